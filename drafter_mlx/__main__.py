@@ -1,0 +1,175 @@
+"""`draftbus-drafter`: the only place that reads flags."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import structlog
+import typer
+
+import strategies
+from bus.errors import BadSetup, DraftbusError, Unreachable
+from bus.messages import Sampling
+from bus.sockets import check_exposure, host_of
+from drafter_mlx.config import Config, Drafts, Dtype
+from drafter_mlx.rows import OutFile, Row, make_job, read_rows
+from strategies.drafting import Options
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="The MLX side of draftbus: guesses ahead and shows the verified text.",
+)
+
+Flag = typer.Option
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `complete` a subcommand while there is only one."""
+
+
+@app.command()
+def complete(
+    verifier: Annotated[str, Flag(help="Where the verifier listens: tcp://HOST:PORT.")],
+    model: Annotated[str, Flag(help="Folder or hub id of the draft.")],
+    prompt: Annotated[str | None, Flag(help="One prompt; its text is streamed.")] = None,
+    prompts: Annotated[
+        Path | None, Flag(help="JSON lines with prompt or prompt_ids, and any sampling field.")
+    ] = None,
+    out: Annotated[Path | None, Flag(help="Where the rows go; stdout if not given.")] = None,
+    resume: Annotated[
+        bool, Flag(help="Keep finished rows of --out and go on with the rest.")
+    ] = False,
+    max_tokens: Annotated[int, Flag(min=1)] = 128,
+    temp: Annotated[
+        float, Flag("--temp", "--temperature", min=0.0, help="0 takes the likeliest token.")
+    ] = 0.0,
+    top_p: Annotated[float, Flag(min=0.0, max=1.0)] = 1.0,
+    top_k: Annotated[int, Flag(min=0, help="0 keeps all tokens.")] = 0,
+    min_p: Annotated[float, Flag(min=0.0, max=1.0)] = 0.0,
+    seed: Annotated[int, Flag(min=0, help="Same seed, same text.")] = 0,
+    ignore_eos: Annotated[bool, Flag(help="Go on after the model's own end.")] = False,
+    drafting: Annotated[str, Flag(help="Drafting strategy.")] = Drafts.drafting,
+    acceptance: Annotated[str, Flag(help="Acceptance strategy.")] = Drafts.acceptance,
+    num_draft_tokens: Annotated[
+        int, Flag(min=1, max=64, help="Draft length of `fixed`.")
+    ] = Options.num_draft_tokens,
+    window: Annotated[
+        int,
+        Flag(
+            "--window", "--spec-draft-n-max", min=1, max=64, help="How far to draft beyond the tip."
+        ),
+    ] = Options.window,
+    branches: Annotated[
+        int, Flag(min=1, max=16, help="Children of a node in `tree`.")
+    ] = Options.branches,
+    concurrency: Annotated[int, Flag(min=1, help="Prompts worked on at a time.")] = 1,
+    dtype: Annotated[Dtype, Flag(help="auto: as stored, float32 on a CPU.")] = Config.dtype,
+    deadline: Annotated[
+        float, Flag(min=0.1, help="Seconds a verifier may be missing.")
+    ] = Config.deadline_s,
+    insecure: Annotated[
+        bool, Flag(help="Talk to a verifier beyond loopback without keys.")
+    ] = False,
+    trust_remote_code: Annotated[bool, Flag(help="Run code that comes with the model.")] = False,
+) -> None:
+    """Complete prompts through a verifier. Exit code 2: the verifier cannot be reached."""
+    config = Config(verifier, model, dtype, insecure, trust_remote_code, deadline)
+    try:
+        sampling = msgspec.convert(
+            [max_tokens, temp, top_k, top_p, min_p, seed, (), ignore_eos], Sampling,
+            dec_hook=lambda kind, value: kind(value),
+        )  # fmt: skip
+        drafts = Drafts(drafting, acceptance, Options(num_draft_tokens, window, branches))
+        check_exposure(host_of(verifier), insecure)
+        strategies.load("drafting", drafting)
+        rows, target = _source(prompt, prompts), _target(out, resume)
+        _complete(config, _Task(rows, sampling, drafts, target, concurrency, prompts is None))
+    except KeyboardInterrupt:
+        raise _die("interrupted; the rows that were finished are kept", 130) from None
+    except msgspec.ValidationError as error:
+        raise _die(BadSetup(f"a sampling flag is out of range: {error}"), 1) from None
+    except Unreachable as error:
+        raise _die(error, 2) from None
+    except DraftbusError as error:
+        raise _die(error, 1) from None
+
+
+def _source(prompt: str | None, prompts: Path | None) -> list[Row]:
+    if prompts is None and prompt is not None:
+        return [{"prompt": prompt}]
+    if prompts is None or prompt is not None:
+        raise BadSetup("give either --prompt TEXT or --prompts FILE.jsonl")
+    return read_rows(prompts)
+
+
+def _target(out: Path | None, resume: bool) -> OutFile | None:
+    if resume and out is None:
+        raise BadSetup("--resume needs the --out file of the earlier run")
+    return OutFile(out, resume) if out is not None else None
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What one call of `complete` was asked to do."""
+
+    rows: list[Row]
+    sampling: Sampling
+    drafts: Drafts
+    out: OutFile | None
+    at_once: int
+    streamed: bool
+
+
+def _complete(config: Config, task: _Task) -> None:
+    # Imported late: MLX and transformers take seconds, and --help should not.
+    from drafter_mlx.complete import Completion
+    from drafter_mlx.daemon import Daemon
+    from drafter_mlx.display import Stream
+    from drafter_mlx.model import load
+
+    model = load(config)
+    out, encode = task.out, model.tokenizer.encode
+    todo = enumerate(task.rows) if out is None else out.unfinished(task.rows)
+    jobs = [make_job(n, row, task.sampling, task.drafts, encode) for n, row in todo]
+    stream = Stream(model.tokenizer.detokenizer) if task.streamed else None
+    daemon = Daemon(config, model)
+    failed = False
+    try:
+        completion = Completion(daemon, model.tokenizer.decode, task.at_once)
+        for job, row in completion.run(jobs, stream or (lambda piece: None)):
+            if out is not None:
+                out.put(job.number, row)
+            if stream is not None:
+                stream.finish(row)
+            elif out is None:
+                print(json.dumps(row), flush=True)
+            if "error" in row and daemon.talk.failure is None:
+                failed = True
+                print(f"draftbus-drafter: prompt {job.number + 1}: {row['error']}", file=sys.stderr)
+        if daemon.talk.failure is not None:
+            raise daemon.talk.failure
+    finally:
+        daemon.close()
+    if failed:
+        raise typer.Exit(1)
+
+
+def _die(reason: object, code: int) -> typer.Exit:
+    print(f"draftbus-drafter: {reason}", file=sys.stderr)
+    return typer.Exit(code)
+
+
+def main() -> None:
+    """The console script."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Everything a drafter can be told, checked once and never changed."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from strategies.drafting import Options
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """One drafter daemon."""
+
+    verifier: str
+    model: str
+    dtype: Dtype = "auto"
+    """`auto` is what the model was stored in, but float32 on a CPU, where it is faster."""
+    insecure: bool = False
+    trust_remote_code: bool = False
+    deadline_s: float = 30.0
+    """How long a verifier may be missing before requests fail."""
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """How one request is drafted for, and how its drafts are accepted."""
+
+    drafting: str = "tree"
+    acceptance: str = "exact"
+    options: Options = field(default_factory=Options)

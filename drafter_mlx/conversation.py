@@ -1,0 +1,199 @@
+"""Everything a drafter says to its verifier, and when: greeting, resuming, giving up. Pure.
+
+Messages come in through `handle`, time through `tick`, and what is to be sent is
+taken from `outbox`. Whatever is lost on the way is repaired by opening the
+session again with the text so far, which is harmless at any time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bus.errors import Code, DraftbusError, ProtocolError, Refused, Unreachable
+from bus.messages import (
+    AnyMessage,
+    Close,
+    Commit,
+    Draft,
+    Error,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Welcome,
+)
+from drafter_mlx.session import Piece, Session
+
+GREET_EVERY_S = 0.5
+PING_EVERY_S = 1.0
+SILENCE_S = 3.0
+"""Without any message for this long the verifier counts as gone, and is greeted anew."""
+STALL_S = 2.0
+"""Without a Commit for this long a session is opened again; the pause doubles each time."""
+RETRY = frozenset({Code.OVERLOADED, Code.SHUTTING_DOWN, Code.UNKNOWN_SESSION})
+RETRY_EVERY_S = 0.2
+
+
+@dataclass
+class _Line:
+    """One session as this conversation sees it. Times in seconds."""
+
+    session: Session
+    listener: Callable[[Piece], None]
+    open_at: float
+    """When to send Open (again)."""
+    stall_s: float = STALL_S
+    served_at: float = 0.0
+    """When the verifier last did something for this session."""
+
+
+class Conversation:
+    """One drafter's talk with one verifier. Times are seconds of the caller's clock."""
+
+    def __init__(self, hello: Hello, address: str, deadline_s: float, now: float) -> None:
+        self.welcome: Welcome | None = None
+        self.outbox: list[Message] = []
+        self.failure: DraftbusError | None = None
+        """Why nothing more will come of this conversation."""
+        self.errors: dict[int, DraftbusError] = {}
+        """Why a session has failed."""
+        self.rtt_s: float | None = None
+        self.reconnections = 0
+        self._hello = hello
+        self._address = address
+        self._deadline_s = deadline_s
+        self._lines: dict[int, _Line] = {}
+        self._lost_at = self._heard_at = now
+        self._greet_at = self._ping_at = now
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Sessions that are still being continued and may be drafted for."""
+        return [line.session for line in self._lines.values()] if self.welcome else []
+
+    def start(self, session: Session, listener: Callable[[Piece], None], now: float) -> None:
+        """Begin a session; `listener` gets each piece of text as it is committed."""
+        session.stats.opened_at = now
+        self._lines[session.id] = _Line(session, listener, now, served_at=now)
+        if self.welcome is not None:
+            self._equip(session, self.welcome)
+
+    def cancel(self, session_id: int) -> None:
+        """End a session early."""
+        if self._lines.pop(session_id, None) is not None:
+            self.outbox.append(Close(session_id))
+
+    def push(self, drafts: list[Draft]) -> None:
+        """Queue new guesses."""
+        self.outbox.extend(drafts)
+
+    def unsent(self, message: Message) -> None:
+        """A message found no room. Drafts are pushed again; the rest repeats by itself."""
+        if isinstance(message, Draft) and message.session in self._lines:
+            self._lines[message.session].session.push_again()
+
+    # Arrivals --------------------------------------------------------------------
+
+    def handle(self, message: AnyMessage, now: float) -> None:
+        """Take in what the verifier said."""
+        self._heard_at = now
+        match message:
+            case Welcome():
+                self._greeted(message, now)
+            case Commit():
+                self._committed(message, now)
+            case Pong():
+                sample = max(0.0, now - message.sent_us / 1e6)
+                self.rtt_s = sample if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * sample
+            case Error():
+                self._refused(message, now)
+            case _:
+                pass  # nothing else is said to a drafter
+
+    def _greeted(self, welcome: Welcome, now: float) -> None:
+        again = self.welcome is None or self.welcome.boot_id != welcome.boot_id
+        self.welcome = welcome
+        for line in self._lines.values() if again else ():
+            self._equip(line.session, welcome)
+            line.open_at = now
+
+    def _equip(self, session: Session, welcome: Welcome) -> None:
+        limits = welcome.limits
+        ends = frozenset(welcome.stop_ids)
+        session.welcome(ends, limits.max_model_len, limits.max_tree_nodes)
+
+    def _committed(self, commit: Commit, now: float) -> None:
+        line = self._lines.get(commit.session)
+        if line is None:
+            return  # closed meanwhile
+        try:
+            piece = line.session.on_commit(commit, now)
+        except ProtocolError as error:
+            self._fail(commit.session, error)
+            return
+        line.served_at, line.stall_s = now, STALL_S
+        if piece is None:
+            line.open_at = min(line.open_at, now + RETRY_EVERY_S)
+            return
+        if piece.tokens:
+            line.listener(piece)
+        if line.session.finish is not None:
+            self.cancel(commit.session)
+
+    def _refused(self, error: Error, now: float) -> None:
+        line = self._lines.get(error.session) if error.session is not None else None
+        if error.code == Code.NOT_GREETED:
+            self.welcome, self._greet_at = None, now
+        elif error.code in RETRY and line is not None:
+            if now - line.served_at > self._deadline_s:
+                self._fail(line.session.id, Refused(error.code, error.message))
+            line.open_at = min(line.open_at, now + RETRY_EVERY_S)
+        elif line is not None:
+            self._fail(line.session.id, Refused(error.code, error.message))
+        elif self.welcome is None and error.session is None and error.code not in RETRY:
+            self.failure = Refused(error.code, error.message)
+
+    def _fail(self, session_id: int, error: DraftbusError) -> None:
+        self.errors[session_id] = error
+        self.cancel(session_id)
+
+    # Time ------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Do what is due: greet, ping, open, give up."""
+        if self.welcome is not None and now - self._heard_at > SILENCE_S:
+            self.welcome, self._greet_at = None, now
+        if self.welcome is None:
+            self._greet(now)
+            return
+        self._lost_at = now
+        if now >= self._ping_at:
+            self._ping_at = now + PING_EVERY_S
+            self.outbox.append(Ping(int(now * 1e6)))
+        for line in self._lines.values():
+            if now - line.served_at > line.stall_s:
+                line.open_at = min(line.open_at, now)
+            if now >= line.open_at:
+                line.stall_s = min(2 * line.stall_s, 60.0)
+                line.open_at = float("inf")
+                line.session.stats.resumed += line.session.stats.passes > 0
+                self.outbox.append(line.session.open())
+
+    def _greet(self, now: float) -> None:
+        if now - self._lost_at > self._deadline_s:
+            self.failure = Unreachable(
+                f"no verifier answers at {self._address} (tried for {self._deadline_s:g} s): start "
+                "one there with `draftbus-verifier serve --model ...`, or check --verifier"
+            )
+        elif now >= self._greet_at:
+            self._greet_at = now + GREET_EVERY_S
+            self.outbox.append(self._hello)
+
+    def missing_s(self, now: float) -> float:
+        """How long no verifier has answered; 0 while one does."""
+        return 0.0 if self.welcome is not None else now - self._lost_at
+
+    def wake_in_s(self, now: float) -> float:
+        """Seconds until `tick` has something to do."""
+        times = [self._greet_at] if self.welcome is None else [self._ping_at]
+        times += [line.open_at for line in self._lines.values()]
+        return max(0.0, min(times) - now)

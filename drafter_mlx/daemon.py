@@ -1,0 +1,103 @@
+"""The drafter's loop: drain, step, send. One thread owns the model and the socket."""
+
+import itertools
+import random
+import time
+from collections.abc import Callable
+
+import structlog
+
+from bus.messages import PROTOCOL, Hello
+from bus.sockets import Delivery, DrafterSocket
+from drafter_mlx.cache import Reading
+from drafter_mlx.config import Config, Drafts
+from drafter_mlx.conversation import Conversation
+from drafter_mlx.model import DraftModel
+from drafter_mlx.session import Piece, Request, Session
+from strategies import load as load_strategy
+from strategies.drafting import Step
+
+AGENT = "draftbus/0.1"
+REPORT_AFTER_S = 1.0
+log = structlog.get_logger()
+
+
+class Daemon:
+    """A drafter that works on all its requests at once."""
+
+    def __init__(self, config: Config, model: DraftModel) -> None:
+        self._model = model
+        self._socket = DrafterSocket(config.verifier, config.insecure)
+        hello = Hello(
+            PROTOCOL, config.model[-200:], model.vocabulary.digest, model.vocabulary.size, AGENT
+        )
+        self.talk = Conversation(hello, config.verifier, config.deadline_s, time.monotonic())
+        self._ids = itertools.count(random.getrandbits(31))
+        self._address = config.verifier
+        self._missing = False
+        self._readings: dict[int, Reading] = {}
+
+    def start(self, request: Request, drafts: Drafts, listener: Callable[[Piece], None]) -> Session:
+        """Begin a request; `listener` gets each piece of its text."""
+        drafting = load_strategy("drafting", drafts.drafting)(drafts.options)
+        session = Session(next(self._ids), request, drafting, drafts.options.window)
+        self._readings[session.id] = self._model.reading()
+        self.talk.start(session, listener, time.monotonic())
+        return session
+
+    def forget(self, session: Session) -> None:
+        """Free what a request that is over, or no longer wanted, still holds."""
+        self.talk.cancel(session.id)
+        self._readings.pop(session.id, None)
+        self._send()
+
+    @property
+    def wire_bytes(self) -> int:
+        """Payload bytes sent and received since the start."""
+        return self._socket.bytes_sent + self._socket.bytes_received
+
+    # loop:begin
+    def run(self, done: Callable[[], bool]) -> None:
+        """Work until `done`, or until the verifier is given up (`talk.failure`)."""
+        while not done() and self.talk.failure is None:
+            busy = any(session.plan() is not None for session in self.talk.sessions)
+            self._socket.wait(0.0 if busy else self.talk.wake_in_s(time.monotonic()))
+            for message in self._socket.drain():
+                self.talk.handle(message, time.monotonic())
+            self.talk.tick(time.monotonic())
+            self._report()
+            for session in self.talk.sessions:
+                if step := session.plan():
+                    self._step(session, step)
+            self._send()
+
+    def _step(self, session: Session, step: Step) -> None:
+        began = time.monotonic()
+        reading = self._readings[session.id]
+        sampling = session.request.sampling
+        found = [
+            self._model.children(reading, session.tokens_to(node), sampling, step.children)
+            for node in step.expand
+        ]
+        session.stats.drafter_busy_s += time.monotonic() - began
+        self.talk.push(session.expanded(step, found))
+
+    def _send(self) -> None:
+        outbox, self.talk.outbox = self.talk.outbox, []
+        for message in outbox:
+            if self._socket.send(message) is not Delivery.SENT:
+                self.talk.unsent(message)
+
+    # loop:end
+
+    def _report(self) -> None:
+        """Say so when the verifier is missing, and when it is back."""
+        missing = self.talk.missing_s(time.monotonic()) > REPORT_AFTER_S
+        if missing and not self._missing:
+            log.warning("waiting for a verifier", at=self._address)
+        elif self._missing and self.talk.welcome is not None:
+            log.info("connected", at=self._address)
+        self._missing = missing
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,153 @@
+"""Rows of JSON lines: what a user asks for, and the file that keeps what was answered."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from bus.errors import BadSetup
+from bus.messages import Ids, Sampling
+from drafter_mlx.config import Drafts
+from drafter_mlx.session import Request
+
+Row = dict[str, Any]
+_DRAFTS = ("drafting", "acceptance")
+_OPTIONS = ("num_draft_tokens", "window", "branches")
+_SAMPLING = {field.name: field.type for field in msgspec.structs.fields(Sampling)}
+Count = Annotated[int, msgspec.Meta(ge=1, le=256)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One prompt with all that its row or the flags said."""
+
+    number: int
+    request: Request
+    drafts: Drafts
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a JSON-lines file; BadSetup names the line that is not one."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetup(f"cannot read {path}: {error}") from None
+    rows: list[Row] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise BadSetup(f"{path}:{number} is not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise BadSetup(f"{path}:{number} is not an object with a prompt or prompt_ids")
+        rows.append(row)
+    if not rows:
+        raise BadSetup(f'{path} holds no prompt; write one JSON object a line, with "prompt"')
+    return rows
+
+
+def make_job(
+    number: int, row: Row, sampling: Sampling, drafts: Drafts, encode: Callable[[str], list[int]]
+) -> Job:
+    """A row over the flags; BadSetup names the field that cannot be used."""
+    where = f"prompt {number + 1}"
+    known = {"prompt", "prompt_ids", "committed_ids", *_SAMPLING, *_DRAFTS, *_OPTIONS}
+    if unknown := sorted(set(row) - known):
+        raise BadSetup(
+            f"{where}: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}"
+        )
+    if ("prompt" in row) == ("prompt_ids" in row):
+        raise BadSetup(f"{where}: give either prompt or prompt_ids")
+    if not isinstance(row.get("prompt", ""), str):
+        raise BadSetup(f"{where}: prompt is not a string")
+    prompt = row["prompt_ids"] if "prompt_ids" in row else encode(row["prompt"])
+    if not prompt:
+        raise BadSetup(f"{where}: the prompt is empty; give it at least one token")
+    chosen = {
+        name: _ids(where, name, row[name]) if kind is Ids else _field(where, name, row[name], kind)
+        for name, kind in _SAMPLING.items()
+        if name in row
+    }
+    options = {name: _field(where, name, row[name], Count) for name in _OPTIONS if name in row}
+    names = {name: _field(where, name, row[name], str) for name in _DRAFTS if name in row}
+    drafts = replace(drafts, **names, options=replace(drafts.options, **options))
+    request = Request(
+        _ids(where, "prompt_ids", prompt),
+        msgspec.structs.replace(sampling, **chosen),
+        drafts.acceptance,
+        _ids(where, "committed_ids", row.get("committed_ids", ())),
+    )
+    return Job(number, request, drafts)
+
+
+def _field(where: str, name: str, value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise BadSetup(f"{where}: {name}: {error}") from None
+
+
+def _ids(where: str, field: str, value: Any) -> Ids:
+    if not isinstance(value, list | tuple) or not all(
+        type(token) is int and 0 <= token < 1 << 32 for token in value
+    ):
+        raise BadSetup(f"{where}: {field} is not a list of token ids")
+    return Ids(value)
+
+
+def _kept(path: Path) -> list[Row]:
+    """The rows of an earlier run; a last line that was cut by a crash is left out."""
+    lines = path.read_text("utf-8", "replace").splitlines()
+    rows: list[Row] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            rows.append({"token_ids": row["token_ids"], **row})
+        except (ValueError, KeyError, TypeError):
+            if number == len(lines):
+                break
+            raise BadSetup(
+                f"{path}:{number} is not an output row: choose another --out, or leave out --resume"
+            ) from None
+    return rows
+
+
+class OutFile:
+    """An output file that can be gone on from: finished rows stay, cut ones are replaced."""
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        self._path = path
+        self.rows: list[Row] = _kept(path) if resume and path.exists() else []
+        try:
+            self._write_all()
+        except OSError as error:
+            raise BadSetup(f"cannot write {path}: {error.strerror}; choose another --out") from None
+
+    def unfinished(self, rows: list[Row]) -> Iterator[tuple[int, Row]]:
+        """The input rows still to be done, with what is known of their text."""
+        for number, row in enumerate(rows):
+            if number >= len(self.rows):
+                yield number, row
+            elif self.rows[number].get("finish_reason") == "error":
+                yield number, row | {"committed_ids": self.rows[number]["token_ids"]}
+
+    def put(self, number: int, row: Row) -> None:
+        """Keep the output of an input row. Nothing that was kept before can be lost."""
+        if number == len(self.rows):
+            self.rows.append(row)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        else:
+            self.rows[number] = row
+            self._write_all()
+
+    def _write_all(self) -> None:
+        beside = self._path.with_name(self._path.name + ".partial")
+        beside.write_text("".join(json.dumps(row) + "\n" for row in self.rows), "utf-8")
+        os.replace(beside, self._path)

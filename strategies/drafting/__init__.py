@@ -1,0 +1,64 @@
+"""The contract of a drafting strategy: what to guess next, and when to push it.
+
+A strategy is a pure function of an observation. It never sends, sleeps or holds
+a model; the drafter's loop does what the returned step says.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from strategies.tree import DraftTree, Node
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may set; a strategy uses what it knows."""
+
+    num_draft_tokens: int = 4
+    """Draft length of strategies with a fixed one."""
+    window: int = 16
+    """How many tokens beyond the tip may be drafted."""
+    branches: int = 3
+    """Children of a node in strategies that hedge, the first choice included."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All that a strategy may look at."""
+
+    tree: DraftTree
+    """Read only."""
+    room: int
+    """Tokens that may still be drafted along a path from the tip, at most the window."""
+    ended: frozenset[int]
+    """Token ids that end the text: nothing is worth drafting after them."""
+    unpushed: int
+    """Nodes in the tree that were not sent yet."""
+    in_flight: int
+    """Nodes in the tree that were sent and not judged yet."""
+
+    def open_leaf(self) -> Node | None:
+        """The end of the optimistic path if it may be expanded, else None."""
+        leaf = self.tree.leaf()
+        full = leaf.position + 1 - self.tree.tip >= self.room
+        drafted = leaf is not self.tree.root
+        return None if full or (drafted and leaf.token in self.ended) else leaf
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: feed `expand` to the draft model, then perhaps push."""
+
+    expand: tuple[Node, ...] = ()
+    """Nodes without children (the root among them) that get some."""
+    children: int = 1
+    """Children of each expanded node, best first."""
+    push: bool = True
+    """Send all nodes that were not sent yet, after expanding."""
+
+
+class Drafting(Protocol):
+    """Decides what is guessed next."""
+
+    def plan(self, seen: Observation) -> Step | None:
+        """The next step, or None to wait for the verifier."""

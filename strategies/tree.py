@@ -1,0 +1,193 @@
+"""DraftTree: one committed sequence and what has been guessed beyond its tip.
+
+A node is named by the rolling digest of its whole prefix, so a late draft finds
+its place by what it continues and not by when it arrived. Pure data: both halves
+hold one, grow it with `insert`, and move its root with `advance`.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from strategies.noise import mix64
+
+ROOT_DIGEST = 0x6472616674627573
+"""The digest of the empty prefix."""
+MAX_DEPTH = 256
+"""No node lies deeper than this below the tip."""
+
+
+def extend(digest: int, token: int) -> int:
+    """The digest of a prefix with one more token."""
+    return mix64(digest ^ mix64(token + 1))
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One guessed token. The root stands for the last committed token."""
+
+    token: int
+    digest: int
+    """Digest of the prefix that ends with this token."""
+    position: int
+    """Absolute index of this token."""
+    parent: "Node | None" = None
+    confidence: float = 1.0
+    """Chance that the node is accepted, given that its parent was."""
+    rank: int = 0
+    """0 for the drafter's first choice under this parent, 1 for its runner-up, and so on."""
+    children: list["Node"] = field(default_factory=list)
+
+    def child(self, token: int) -> "Node | None":
+        """The child that guesses `token`."""
+        return next((node for node in self.children if node.token == token), None)
+
+    def path(self) -> list["Node"]:
+        """The nodes from just below the root down to this one; empty for the root."""
+        nodes: list[Node] = []
+        node = self
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+
+class Insertion(NamedTuple):
+    """What became of the nodes of one Draft."""
+
+    added: list[Node]
+    dropped: int
+    """Nodes whose prefix is unknown or was not committed, or for which there was no room."""
+
+
+class DraftTree:
+    """Guesses that continue a committed sequence of at least one token."""
+
+    def __init__(self, tokens: Iterable[int], max_nodes: int) -> None:
+        self.tokens: list[int] = []
+        """The committed sequence, prompt included."""
+        self.max_nodes = max_nodes
+        self._digests = [ROOT_DIGEST]  # of the first 0, 1, 2, ... tokens
+        for token in tokens:
+            self._append(token)
+        assert self.tokens, "a tree needs a token to hang from"
+        self.root = Node(self.tokens[-1], self._digests[-1], self.tip - 1)
+        self._nodes: dict[int, Node] = {self.root.digest: self.root}
+
+    @property
+    def tip(self) -> int:
+        """Number of committed tokens: the absolute index of the first open one."""
+        return len(self.tokens)
+
+    def __len__(self) -> int:
+        """Nodes below the root."""
+        return len(self._nodes) - 1
+
+    def digest_at(self, position: int) -> int:
+        """The digest of the first `position` committed tokens."""
+        return self._digests[position]
+
+    def chain(self) -> list[Node]:
+        """The optimistic path: first choices from the root down."""
+        nodes: list[Node] = []
+        node = self.root
+        while node.children:
+            node = node.children[0]
+            nodes.append(node)
+        return nodes
+
+    def leaf(self) -> Node:
+        """The end of the optimistic path; the root when nothing is drafted."""
+        chain = self.chain()
+        return chain[-1] if chain else self.root
+
+    def best_first(self) -> Iterator[tuple[Node, float]]:
+        """All nodes with their path probability, likeliest first, parents before children."""
+        heap: list[tuple[float, int, Node]] = []
+        serial = 0
+        node, chance = self.root, 1.0
+        while True:
+            for child in node.children:
+                serial += 1  # earlier pushes win ties, so the order is a function of the tree
+                heapq.heappush(heap, (-chance * child.confidence, serial, child))
+            if not heap:
+                return
+            negative, _, node = heapq.heappop(heap)
+            chance = -negative
+            yield node, chance
+
+    def add(self, parent: Node, token: int, confidence: float) -> Node | None:
+        """The node for `token` under a live `parent`, made if needed; None without room."""
+        known = parent.child(token)
+        if known is not None:
+            return known
+        if len(self) >= self.max_nodes or parent.position + 1 >= self.tip + MAX_DEPTH:
+            return None
+        node = Node(token, extend(parent.digest, token), parent.position + 1, parent, confidence,
+                    len(parent.children))  # fmt: skip
+        if node.digest in self._nodes:
+            return None  # two prefixes with one digest: keep the older
+        parent.children.append(node)
+        self._nodes[node.digest] = node
+        return node
+
+    def insert(
+        self,
+        position: int,
+        digest: int,
+        tokens: Sequence[int],
+        confidence: Sequence[float],
+        parents: Sequence[int],
+    ) -> Insertion:
+        """Place the nodes of a Draft, wherever the tip is by now.
+
+        Args are the fields of `bus.messages.Draft`; empty `parents` means a chain.
+        What the tip has passed still counts where it was guessed right.
+        """
+        places: list[Node | int | None] = [self._anchor(position, digest)]
+        added: list[Node] = []
+        before = set(self._nodes)
+        for index, token in enumerate(tokens):
+            place = places[parents[index] if parents else index]
+            if isinstance(place, int):
+                place = self._passed(place, token)
+            elif place is not None:
+                place = self.add(place, token, confidence[index])
+                if place is not None and place.digest not in before:
+                    added.append(place)
+            places.append(place)
+        return Insertion(added, sum(place is None for place in places[1:]))
+
+    def advance(self, tokens: Iterable[int]) -> list[Node | None]:
+        """Commit `tokens`: the root moves down, and what does not continue it is dropped.
+
+        Returns the node that had guessed each token, or None where none had.
+        """
+        followed: list[Node | None] = []
+        for token in tokens:
+            self._append(token)
+            node = self.root.child(token)
+            followed.append(node)
+            self.root = node or Node(token, self._digests[-1], self.tip - 1)
+            self.root.parent = None
+        self._nodes = {self.root.digest: self.root}
+        self._nodes.update((node.digest, node) for node, _ in self.best_first())
+        return followed
+
+    def _append(self, token: int) -> None:
+        self.tokens.append(token)
+        self._digests.append(extend(self._digests[-1], token))
+
+    def _anchor(self, position: int, digest: int) -> Node | int | None:
+        """Where a prefix lies: a live node, a committed length before the tip, or nowhere."""
+        if position < self.tip:
+            return position if self._digests[position] == digest else None
+        node = self._nodes.get(digest)
+        return node if node is not None and node.position == position - 1 else None
+
+    def _passed(self, position: int, token: int) -> Node | int | None:
+        """The place after `token` at a committed index: further on, or nowhere."""
+        if self.tokens[position] != token:
+            return None
+        return self.root if position + 1 == self.tip else position + 1

@@ -1,0 +1,1 @@
+"""The verifier: an ordinary decoder that drafts make faster and never steer."""

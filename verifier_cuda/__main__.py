@@ -1,0 +1,132 @@
+"""`draftbus-verifier`: the only place that reads flags and signals."""
+
+import logging
+import secrets
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import structlog
+import typer
+
+import strategies
+from bus.errors import BadSetup
+from bus.messages import Limits
+from bus.sockets import VerifierSocket
+from verifier_cuda.config import Config, Device, Dtype
+
+if TYPE_CHECKING:
+    from verifier_cuda.daemon import Daemon
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="The CUDA side of draftbus: checks drafts and owns the text.",
+)
+MAX_TREE_NODES = 512
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `serve` a subcommand while there is only one."""
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Option(help="Folder or hub id of the target.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = Config.host,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = Config.port,
+    device: Annotated[Device, typer.Option(help="auto takes CUDA where it is.")] = Config.device,
+    dtype: Annotated[
+        Dtype, typer.Option(help="auto: bfloat16 on CUDA, else float32.")
+    ] = Config.dtype,
+    max_sessions: Annotated[
+        int, typer.Option(min=1, max=1024, help="Cache slots.")
+    ] = Config.max_sessions,
+    max_model_len: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of prompt and text.")
+    ] = None,
+    max_width: Annotated[
+        int, typer.Option(min=1, max=64, help="Rows of a session in a pass.")
+    ] = Config.max_width,
+    lease: Annotated[
+        float, typer.Option(min=0.5, help="Seconds of silence after which a drafter is gone.")
+    ] = Config.lease_s,
+    insecure: Annotated[bool, typer.Option(help="Listen beyond loopback without keys.")] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Run code that comes with the model.")
+    ] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve a target. Prints `ready tcp://HOST:PORT` when it accepts work."""
+    _log_to_stderr(log_level)
+    config = Config(
+        model, host, port, device, dtype, max_sessions, max_model_len, max_width,
+        lease_s=lease, insecure=insecure, trust_remote_code=trust_remote_code,
+    )  # fmt: skip
+    try:
+        _serve(config)
+    except BadSetup as error:
+        print(f"draftbus-verifier: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def _serve(config: Config) -> None:
+    socket = VerifierSocket(config.host, config.port, config.insecure)  # before minutes of loading
+    try:
+        daemon = _assemble(config, socket)
+        signal.signal(signal.SIGTERM, lambda *_: _stop(daemon, config.drain_s))
+        signal.signal(signal.SIGINT, lambda *_: _stop(daemon, config.drain_s))
+        print(f"ready {socket.address}", flush=True)
+        daemon.run()
+    finally:
+        socket.close()
+
+
+def _stop(daemon: "Daemon", within_s: float) -> None:
+    """The first signal drains; the next one ends the process at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    daemon.drain(within_s)
+
+
+def _assemble(config: Config, socket: VerifierSocket) -> "Daemon":
+    # Imported late: PyTorch takes seconds, and --help should not.
+    from verifier_cuda.daemon import Daemon
+    from verifier_cuda.model import load
+    from verifier_cuda.registry import Registry, Settings
+    from verifier_cuda.scheduler import Scheduler
+
+    model = load(config)
+    limits = Limits(config.max_sessions, model.max_model_len, MAX_TREE_NODES,
+                    round(config.lease_s * 1000))  # fmt: skip
+    settings = Settings(config.model, secrets.randbits(64), model.vocabulary.digest,
+                        model.vocabulary.size, model.stop_ids, limits,
+                        tuple(strategies.names("acceptance")))  # fmt: skip
+    registry = Registry(settings, lambda name: strategies.load("acceptance", name)())
+    structlog.get_logger().info(
+        "loaded", model=config.model, device=str(model.device), dtype=str(model.network.dtype),
+        max_sessions=config.max_sessions, max_model_len=model.max_model_len,
+        cache_mib=round(model.cache.bytes / 2**20, 1),
+    )  # fmt: skip
+    return Daemon(socket, registry, Scheduler(registry, config.max_width), model)
+
+
+def _log_to_stderr(level: str) -> None:
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise typer.BadParameter(f"{level!r} is none of debug, info, warning, error")
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The key-value cache: fixed slots, one per session, allocated once.
+
+A `transformers` Cache whose layers write each row of a pass to a place that the
+pass names, and hand attention the whole slot up to a common length. What a row
+may see is the mask's business, so accepted rows need only be moved into place.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+@dataclass
+class Places:
+    """Where the rows of the running pass are written. One object for all layers."""
+
+    slots: torch.Tensor
+    """`[sessions]`, the slot of each session in the pass."""
+    index: torch.Tensor
+    """`[sessions, width]`, the place of each row in its slot."""
+    length: int
+    """Places of a slot that attention looks at."""
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer, `[slots, kv heads, places, head dim]`."""
+
+    def __init__(self, owner: "SlotCache") -> None:
+        super().__init__()
+        self._owner = owner
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        owner = self._owner
+        for name, state in (("keys", key_states), ("values", value_states)):
+            shape = (owner.slots, state.shape[1], owner.places, state.shape[3])
+            setattr(self, name, torch.zeros(shape, dtype=state.dtype, device=state.device))
+        self.is_initialized = True
+
+    def update(  # type: ignore[override]
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the rows of a pass, `[sessions, kv heads, width, head dim]`; return the slots."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        to = self._owner.pass_places
+        self.keys[to.slots[:, None], :, to.index] = key_states.transpose(1, 2)
+        self.values[to.slots[:, None], :, to.index] = value_states.transpose(1, 2)
+        return self._read(self.keys), self._read(self.values)
+
+    def _read(self, state: torch.Tensor) -> torch.Tensor:
+        to = self._owner.pass_places
+        if len(to.slots) == 1:  # a view, not a copy
+            return state.narrow(0, int(to.slots[0]), 1)[:, :, : to.length]
+        return state[to.slots, :, : to.length]
+
+    def move(self, slot: int, source: torch.Tensor, start: int) -> None:
+        """Copy the entries at `source` to `start` and up, in order."""
+        assert self.keys is not None and self.values is not None
+        end = start + len(source)
+        self.keys[slot, :, start:end] = self.keys[slot, :, source]
+        self.values[slot, :, start:end] = self.values[slot, :, source]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._owner.pass_places.length, 0
+
+    def get_seq_length(self) -> int:
+        return 0  # positions and mask are always given
+
+    def get_max_length(self) -> int:
+        return self._owner.places
+
+
+class SlotCache(Cache):
+    """All layers of the cache."""
+
+    def __init__(self, layers: int, slots: int, places: int) -> None:
+        self.slots = slots
+        self.places = places
+        self.pass_places = Places(torch.zeros(1, dtype=torch.long), torch.zeros(1, 1), 1)
+        super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
+
+    def keep(self, slot: int, start: int, rows: tuple[int, ...]) -> None:
+        """Move the entries of a block's accepted `rows` to where the text has them."""
+        if rows == tuple(range(len(rows))):
+            return  # a chain lies in place already
+        for layer in self.layers:
+            assert isinstance(layer, SlotLayer) and layer.keys is not None
+            source = torch.tensor(rows, device=layer.keys.device) + start
+            layer.move(slot, source, start)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held by keys and values."""
+        return sum(
+            state.numel() * state.element_size()
+            for layer in self.layers
+            for state in (layer.keys, layer.values)
+            if state is not None
+        )

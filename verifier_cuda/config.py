@@ -1,0 +1,30 @@
+"""Everything a verifier can be told, checked once and never changed."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Device = Literal["auto", "cuda", "cpu"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """One verifier daemon."""
+
+    model: str
+    host: str = "127.0.0.1"
+    port: int = 7700
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    """`auto` is bfloat16 on CUDA and float32 on the CPU."""
+    max_sessions: int = 8
+    max_model_len: int | None = None
+    """Tokens of prompt and text together; None for the model's own limit, at most 8192."""
+    max_width: int = 16
+    """Most rows of one session in one pass."""
+    lease_s: float = 10.0
+    """A drafter that says nothing for this long loses its sessions."""
+    drain_s: float = 10.0
+    """Time that running sessions get to finish after SIGTERM."""
+    insecure: bool = False
+    trust_remote_code: bool = False

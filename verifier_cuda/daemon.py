@@ -1,0 +1,62 @@
+"""The verifier's loop: drain, step, send. One thread owns the model and the socket."""
+
+import time
+from collections.abc import Iterable
+
+from bus.sockets import Delivery, VerifierSocket
+from verifier_cuda.model import TargetModel
+from verifier_cuda.registry import Registry, Reply
+from verifier_cuda.scheduler import Scheduler
+
+
+class Daemon:
+    """A verifier that serves until it is told to stop."""
+
+    def __init__(
+        self, socket: VerifierSocket, registry: Registry, scheduler: Scheduler, model: TargetModel
+    ) -> None:
+        self._socket = socket
+        self._registry = registry
+        self._scheduler = scheduler
+        self._model = model
+        self._drain_until: float | None = None
+
+    # loop:begin
+    def run(self) -> None:
+        """Serve until drained."""
+        while not self._drained(time.monotonic()):
+            self._socket.wait(self._scheduler.patience_s(time.monotonic()))
+            for arrival in self._socket.drain():
+                self._send(self._registry.handle(arrival.peer, arrival.content, time.monotonic()))
+            self._registry.expire(time.monotonic())
+            self._send(self._registry.held())
+            self._step()
+
+    def _step(self) -> None:
+        began = time.monotonic()
+        work = self._scheduler.plan(began)
+        if work:
+            views = self._model.forward([entry.block for entry in work])
+            now = time.monotonic()
+            replies, keeps = self._scheduler.complete(work, views, now - began, now)
+            self._send(replies)
+            self._model.keep(keeps)
+
+    def _send(self, replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            match self._socket.send(reply.peer, reply.message):
+                case Delivery.FULL:
+                    self._registry.hold(reply)
+                case Delivery.GONE:
+                    self._registry.forget(reply.peer)
+
+    # loop:end
+
+    def drain(self, within_s: float) -> None:
+        """Take nothing new, finish what runs within `within_s` seconds, then stop."""
+        self._registry.draining = True
+        self._drain_until = time.monotonic() + within_s
+
+    def _drained(self, now: float) -> bool:
+        until = self._drain_until
+        return until is not None and (now >= until or not self._registry.waiting())
