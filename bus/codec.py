@@ -58,6 +58,8 @@ def _plain(value: Any) -> Any:
     """What msgpack cannot write itself: Structs as arrays, packed lists as bytes."""
     if isinstance(value, Packed):
         return value.pack()
+    if isinstance(value, str):
+        return str.__str__(value)  # an error code is a StrEnum
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, msgspec.Struct):

@@ -17,7 +17,9 @@ PROTOCOL = 1
 MAX_PAYLOAD = 1 << 20
 """Bytes in one message; the sockets refuse a larger frame unread."""
 MAX_TOKENS = 1 << 17
-"""Token ids in one field: half of MAX_PAYLOAD, so prompt and committed both fit."""
+"""Token ids in one field, which is half of MAX_PAYLOAD."""
+MIN_TEMPERATURE = 1e-5
+"""Below this a temperature counts as 0: dividing logits by less overflows float32."""
 MAX_NODES = 64
 """Nodes in one Draft."""
 MAX_SESSION = (1 << 32) - 1
@@ -107,6 +109,15 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """Ids that end the text, beside the model's own; the id itself is committed."""
     ignore_eos: bool = False
     """Do not stop at the model's own end ids (for benchmarks)."""
+
+    def __post_init__(self) -> None:
+        if self.seed >= 1 << 64:  # msgspec checks no bound beyond 63 bits
+            raise ValueError("Expected a seed below 2**64")
+
+    @property
+    def greedy(self) -> bool:
+        """True when the likeliest token is always taken."""
+        return self.temperature < MIN_TEMPERATURE
 
 
 class Limits(msgspec.Struct, frozen=True, array_like=True):

@@ -61,7 +61,7 @@ def tcp_address(host: str, port: int) -> str:
 
 def host_of(address: str) -> str:
     """The host of a `tcp://host:port` address; BadSetup when it is none."""
-    match = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(\d{1,5})", address)
+    match = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):([0-9]{1,5})", address)
     if match is None or not 0 < int(match[2]) < 65536:
         raise BadSetup(f"{address!r} is not an address; write it as tcp://HOST:PORT")
     return match[1].strip("[]")
@@ -84,6 +84,7 @@ class _Socket:
     """Options, byte counts and polling that both sides share."""
 
     def __init__(self, kind: int, context: zmq.Context[Any] | None) -> None:
+        self._envelope = 1 if kind == zmq.ROUTER else 0  # ROUTER puts the peer's name in front
         self._socket: zmq.Socket[bytes] = (context or zmq.Context.instance()).socket(kind)
         for option, value in _HEARTBEATS.items():
             self._socket.setsockopt(option, value)
@@ -112,7 +113,7 @@ class _Socket:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            self.bytes_received += len(frames[-1])
+            self.bytes_received += sum(map(len, frames[self._envelope :]))
             taken.append(frames)
         return taken
 
@@ -135,7 +136,11 @@ class DrafterSocket(_Socket):
         self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         self._secure()
-        self._socket.connect(address)
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise BadSetup(f"cannot connect to {address}: {error.strerror}; check it") from None
 
     def send(self, message: Message) -> Delivery:
         """Hand over `message`, or say that there is no room (or no verifier)."""
@@ -165,6 +170,8 @@ class VerifierSocket(_Socket):
         self, host: str, port: int, insecure: bool = False, context: zmq.Context[Any] | None = None
     ) -> None:
         check_exposure(host, insecure)
+        if not 0 <= port < 65536:
+            raise BadSetup(f"there is no port {port}; choose one below 65536")
         super().__init__(zmq.ROUTER, context)
         self._socket.setsockopt(zmq.IPV6, ":" in host)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

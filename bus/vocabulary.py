@@ -19,5 +19,6 @@ class Vocabulary:
         """The identity of a token to id map, as `tokenizer.get_vocab()` returns it."""
         state = hashlib.sha256()
         for token, number in sorted(ids.items(), key=lambda item: (item[1], item[0])):
-            state.update(f"{number}\0{token}\0".encode("utf-8", "surrogatepass"))
+            name = token.encode("utf-8", "surrogatepass")
+            state.update(f"{number} {len(name)} ".encode() + name)
         return cls(state.digest(), max(ids.values(), default=-1) + 1)

@@ -69,6 +69,7 @@ def complete(
         int, Flag(min=1, max=16, help="Children of a node in `tree`.")
     ] = Options.branches,
     concurrency: Annotated[int, Flag(min=1, help="Prompts worked on at a time.")] = 1,
+    stream: Annotated[bool, Flag(help="Show the texts of --prompts while they are made.")] = False,
     dtype: Annotated[Dtype, Flag(help="auto: as stored, float32 on a CPU.")] = Config.dtype,
     deadline: Annotated[
         float, Flag(min=0.1, help="Seconds a verifier may be missing.")
@@ -89,7 +90,11 @@ def complete(
         check_exposure(host_of(verifier), insecure)
         strategies.load("drafting", drafting)
         rows, target = _source(prompt, prompts), _target(out, resume)
-        _complete(config, _Task(rows, sampling, drafts, target, concurrency, prompts is None))
+        if stream and concurrency > 1:
+            raise BadSetup("--stream shows one text at a time: leave out --concurrency")
+        alone = prompts is None
+        task = _Task(rows, sampling, drafts, target, concurrency, alone or stream, alone)
+        _complete(config, task)
     except KeyboardInterrupt:
         raise _die("interrupted; the rows that were finished are kept", 130) from None
     except msgspec.ValidationError as error:
@@ -124,11 +129,13 @@ class _Task:
     out: OutFile | None
     at_once: int
     streamed: bool
+    table: bool
+    """Show statistics under the text."""
 
 
 def _complete(config: Config, task: _Task) -> None:
     # Imported late: MLX and transformers take seconds, and --help should not.
-    from drafter_mlx.complete import Completion
+    from drafter_mlx.complete import Completion, Nobody
     from drafter_mlx.daemon import Daemon
     from drafter_mlx.display import Stream
     from drafter_mlx.model import load
@@ -138,16 +145,17 @@ def _complete(config: Config, task: _Task) -> None:
     todo = enumerate(task.rows) if out is None else out.unfinished(task.rows)
     jobs = [make_job(n, row, task.sampling, task.drafts, encode) for n, row in todo]
     stream = Stream(model.tokenizer.detokenizer) if task.streamed else None
+    to_stdout = out is None and stream is None
     daemon = Daemon(config, model)
     failed = False
     try:
         completion = Completion(daemon, model.tokenizer.decode, task.at_once)
-        for job, row in completion.run(jobs, stream or (lambda piece: None)):
+        for job, row in completion.run(jobs, stream or Nobody()):
             if out is not None:
                 out.put(job.number, row)
             if stream is not None:
-                stream.finish(row)
-            elif out is None:
+                stream.finish(row, with_table=task.table)
+            if to_stdout:
                 print(json.dumps(row), flush=True)
             if "error" in row and daemon.talk.failure is None:
                 failed = True

@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
+from mlx_lm.models.cache import (
+    CacheList,
+    ChunkedKVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+    trim_prompt_cache,
+)
 
 from bus.errors import BadSetup
 
@@ -32,10 +38,17 @@ class Reading:
 
 def check_trimmable(network: Any) -> None:
     """Refuse models whose state cannot be rolled back, naming the layers."""
-    layers = make_prompt_cache(network)
-    if not can_trim_prompt_cache(layers):
-        kinds = sorted({type(layer).__name__ for layer in layers if not layer.is_trimmable()})
+    kinds = sorted({name for layer in make_prompt_cache(network) for name in _untrimmable(layer)})
+    if kinds:
         raise BadSetup(
             f"this draft model keeps state in {', '.join(kinds)}, which cannot be rolled back: "
             "use a draft with full attention in every layer, such as Llama or Qwen3"
         )
+
+
+def _untrimmable(layer: Any) -> list[str]:
+    if isinstance(layer, CacheList):
+        return [name for part in layer.caches for name in _untrimmable(part)]
+    # A rotating cache says that it can be trimmed until it has rotated.
+    forgets = isinstance(layer, RotatingKVCache | ChunkedKVCache)
+    return [type(layer).__name__] if forgets or not layer.is_trimmable() else []

@@ -2,11 +2,32 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from bus.errors import DraftbusError
 from drafter_mlx.daemon import Daemon
 from drafter_mlx.rows import Job, Row
 from drafter_mlx.session import Piece, Session
+
+
+class Viewer(Protocol):
+    """Watches texts while they are committed; with several at once, pieces mix."""
+
+    def begin(self, prompt: str) -> None:
+        """A job starts."""
+
+    def __call__(self, piece: Piece) -> None:
+        """A piece of its text."""
+
+
+class Nobody:
+    """Does not watch."""
+
+    def begin(self, prompt: str) -> None:
+        pass
+
+    def __call__(self, piece: Piece) -> None:
+        pass
 
 
 class Completion:
@@ -20,7 +41,7 @@ class Completion:
         self._decode = decode
         self._at_once = at_once
 
-    def run(self, jobs: list[Job], listener: Callable[[Piece], None]) -> Iterator[tuple[Job, Row]]:
+    def run(self, jobs: list[Job], viewer: Viewer) -> Iterator[tuple[Job, Row]]:
         """Yield each job's row when it and all before it are over.
 
         When the verifier is lost for good, the rows of running jobs say so and hold
@@ -32,7 +53,8 @@ class Completion:
             live = [session for _, session in running if not self._over(session)]
             while waiting and len(live) < self._at_once and not self._daemon.talk.failure:
                 job = waiting.popleft()
-                live.append(self._daemon.start(job.request, job.drafts, listener))
+                viewer.begin(self._decode(list(job.request.prompt)))
+                live.append(self._daemon.start(job.request, job.drafts, viewer))
                 running.append((job, live[-1]))
             self._daemon.run(lambda: any(self._over(session) for session in live))  # noqa: B023
             while running and self._over(running[0][1]):

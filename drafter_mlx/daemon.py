@@ -75,12 +75,13 @@ class Daemon:
         began = time.monotonic()
         reading = self._readings[session.id]
         sampling = session.request.sampling
-        found = [
-            self._model.children(reading, session.tokens_to(node), sampling, step.children)
-            for node in step.expand
-        ]
+        if self._model.catch_up(reading, session.tree.tokens):
+            found = [
+                self._model.children(reading, session.tokens_to(node), sampling, step.children)
+                for node in step.expand
+            ]
+            self.talk.push(session.expanded(step, found))
         session.stats.drafter_busy_s += time.monotonic() - began
-        self.talk.push(session.expanded(step, found))
 
     def _send(self) -> None:
         outbox, self.talk.outbox = self.talk.outbox, []

@@ -15,6 +15,8 @@ COLOURS: Mapping[Origin, str] = {
     "bonus": "cyan",
     "plain": "default",
 }
+CONTEXT_LINES = 3
+"""Lines of the prompt that are shown above its text."""
 LEGEND = Text.assemble(
     ("accepted draft", COLOURS["accepted"]), "  ", ("correction", COLOURS["correction"]), "  ",
     ("bonus", COLOURS["bonus"]), "  without draft",
@@ -29,6 +31,12 @@ class Stream:
         self._console = console or Console(highlight=False)
         self._detokenizer = detokenizer
 
+    def begin(self, prompt: str) -> None:
+        """Start a new text below the end of its prompt."""
+        self._detokenizer.reset()
+        tail = "".join(prompt.splitlines(keepends=True)[-CONTEXT_LINES:])
+        self._console.print(Text(tail, "dim"), end="", soft_wrap=True)
+
     def __call__(self, piece: Piece) -> None:
         """Print a piece; a character that is not complete yet waits for the next one."""
         for token, origin in zip(piece.tokens, piece.origins, strict=True):
@@ -36,11 +44,11 @@ class Stream:
                 self._detokenizer.add_token(token)
                 self._print(COLOURS[origin])
 
-    def finish(self, row: Mapping[str, Any]) -> None:
-        """Print what is left of the text, and the statistics."""
+    def finish(self, row: Mapping[str, Any], with_table: bool) -> None:
+        """Print what is left of the text, what the colours mean, and perhaps statistics."""
         self._detokenizer.finalize()
         self._print(COLOURS["plain"])
-        self._console.print("\n", LEGEND, statistics(row), sep="\n")
+        self._console.print("\n", LEGEND, *([statistics(row)] if with_table else [""]), sep="\n")
 
     def _print(self, colour: str) -> None:
         segment = self._detokenizer.last_segment

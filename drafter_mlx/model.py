@@ -29,6 +29,18 @@ class DraftModel:
         """An empty cache for a new session."""
         return Reading(self.network)
 
+    def catch_up(self, reading: Reading, tokens: list[int]) -> bool:
+        """Read one chunk of what `reading` lacks; False while a long prompt is not through.
+
+        Between chunks the loop can answer the verifier.
+        """
+        shared = min(reading.shared(tokens), len(tokens) - 1)
+        if len(tokens) - shared <= PREFILL_CHUNK:
+            return True
+        reading.rollback(to=shared)
+        self._feed(reading, tokens[shared : shared + PREFILL_CHUNK])
+        return False
+
     def children(
         self, reading: Reading, tokens: list[int], sampling: Sampling, count: int
     ) -> list[Child]:
@@ -49,12 +61,10 @@ class DraftModel:
 
     def _feed(self, reading: Reading, tokens: list[int]) -> mx.array:
         """Read `tokens`; the logits after the last of them, `[vocab]`."""
-        for start in range(0, len(tokens), PREFILL_CHUNK):
-            chunk = tokens[start : start + PREFILL_CHUNK]
-            logits = self.network(mx.array([chunk]), cache=reading.layers)
-            mx.eval(logits)
-            reading.tokens.extend(chunk)
-        return logits[0, -1]
+        logits = self.network(mx.array([tokens]), cache=reading.layers)[0, -1]
+        mx.eval(logits)
+        reading.tokens.extend(tokens)
+        return logits
 
 
 def load(config: Config) -> DraftModel:

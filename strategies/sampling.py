@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float32]
 def filtered(logits: Floats, sampling: Sampling) -> Floats:
     """Logits `[vocab]` over the temperature, with minus infinity for what is cut off.
 
-    Only meaningful for a temperature above 0. At least one token is kept.
+    Only meaningful where sampling is not greedy. At least one token is kept.
     """
     scaled = (logits / np.float32(sampling.temperature)).astype(np.float32)
     if 0 < sampling.top_k < scaled.size:
@@ -40,7 +40,7 @@ def scores(logits: Floats, sampling: Sampling, position: int) -> Floats:
     `position` is the absolute index of the token to be chosen. At temperature 0
     these are the logits themselves.
     """
-    if sampling.temperature == 0:
+    if sampling.greedy:
         return logits
     kept = filtered(logits, sampling)
     return kept + noise.gumbel(noise.key(sampling.seed, position), kept.size)

@@ -147,14 +147,14 @@ class DraftTree:
         """
         places: list[Node | int | None] = [self._anchor(position, digest)]
         added: list[Node] = []
-        before = set(self._nodes)
         for index, token in enumerate(tokens):
             place = places[parents[index] if parents else index]
             if isinstance(place, int):
                 place = self._passed(place, token)
             elif place is not None:
+                size = len(self)
                 place = self.add(place, token, confidence[index])
-                if place is not None and place.digest not in before:
+                if place is not None and len(self) > size:
                     added.append(place)
             places.append(place)
         return Insertion(added, sum(place is None for place in places[1:]))

@@ -101,7 +101,7 @@ def _assemble(config: Config, socket: VerifierSocket) -> "Daemon":
     model = load(config)
     limits = Limits(config.max_sessions, model.max_model_len, MAX_TREE_NODES,
                     round(config.lease_s * 1000))  # fmt: skip
-    settings = Settings(config.model, secrets.randbits(64), model.vocabulary.digest,
+    settings = Settings(config.model[-200:], secrets.randbits(64), model.vocabulary.digest,
                         model.vocabulary.size, model.stop_ids, limits,
                         tuple(strategies.names("acceptance")))  # fmt: skip
     registry = Registry(settings, lambda name: strategies.load("acceptance", name)())

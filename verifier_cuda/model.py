@@ -63,45 +63,8 @@ class TargetModel:
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[Block]) -> list[View]:
-        """Run one pass over all blocks; rows see the cached prefix and their ancestors.
-
-        The rows' keys and values are written from `block.start` on, in row order.
-        """
-        width = _bucket(max(len(block.tokens) for block in blocks))
-        reach = max(block.start + len(block.tokens) for block in blocks)
-        length = min(_up_to(reach, LENGTH_STEP), self._scratch + 1)
-        shape = (len(blocks), width)
-        ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        index = np.full(shape, self._scratch, np.int64)
-        visible = np.zeros((*shape, length), bool)
-        visible[:, :, 0] = True  # a padding row has to see something
-        for number, block in enumerate(blocks):
-            count = len(block.tokens)
-            ids[number, :count] = block.tokens
-            tree = ancestry(block.parents)
-            positions[number, :count] = block.start + tree.sum(1) - 1
-            index[number, :count] = block.start + np.arange(count)
-            visible[number, :count, : block.start] = True
-            visible[number, :count, block.start : block.start + count] = tree
-        slots = torch.tensor([block.slot for block in blocks], device=self.device)
-        self.cache.pass_places = Places(slots, self._to_device(index), length)
-        wanted = any(block.sampling for block in blocks)
-        logits = self.network(
-            input_ids=self._to_device(ids),
-            position_ids=self._to_device(positions),
-            attention_mask=self._mask(visible),
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=0 if wanted else 1,
-        ).logits
-        return self._views(blocks, logits[..., : self.vocabulary.size])
-
-    def keep(self, keeps: Sequence[Keep]) -> None:
-        """Move the accepted rows of a pass to where the text has them."""
-        for kept in keeps:
-            self.cache.keep(kept.slot, kept.start, kept.rows)
-
-    def _views(self, blocks: Sequence[Block], logits: torch.Tensor) -> list[View]:
+        """Run one pass over all blocks; what the target says about the rows of each."""
+        logits = self.logits(blocks)
         chosen: list[torch.Tensor] = []
         for number, block in enumerate(blocks):
             if block.sampling is not None:
@@ -113,6 +76,48 @@ class TargetModel:
             View([next(flat) for _ in block.tokens] if block.sampling is not None else [])
             for block in blocks
         ]
+
+    @torch.inference_mode()
+    def logits(self, blocks: Sequence[Block]) -> torch.Tensor:
+        """Logits of one pass, `[blocks, width, vocab]`; rows beyond a block's own mean nothing.
+
+        Each row sees the cached prefix and its ancestors. Keys and values are
+        written from `block.start` on, in row order. When no block wants logits,
+        only those of the last row are computed.
+        """
+        width = _bucket(max(len(block.tokens) for block in blocks))
+        reach = max(block.start + len(block.tokens) for block in blocks)
+        length = min(_up_to(reach, LENGTH_STEP), self._scratch + 1)
+        shape = (len(blocks), width)
+        ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        index = np.full(shape, self._scratch, np.int64)
+        visible = np.zeros((*shape, length), bool)
+        visible[:, :, 0] = True  # a padding row has to see something
+        for number, block in enumerate(blocks):
+            count, tree = len(block.tokens), ancestry(block.parents)
+            ids[number, :count] = block.tokens
+            positions[number, :count] = block.start + tree.sum(1) - 1
+            index[number, :count] = block.start + np.arange(count)
+            visible[number, :count, : block.start] = True
+            visible[number, :count, block.start : block.start + count] = tree
+        slots = torch.tensor([block.slot for block in blocks], device=self.device)
+        self.cache.pass_places = Places(slots, self._to_device(index), length)
+        wanted = any(block.sampling for block in blocks)
+        logits: torch.Tensor = self.network(
+            input_ids=self._to_device(ids),
+            position_ids=self._to_device(positions),
+            attention_mask=self._mask(visible),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=0 if wanted else 1,
+        ).logits
+        return logits[..., : self.vocabulary.size]
+
+    @torch.inference_mode()
+    def keep(self, keeps: Sequence[Keep]) -> None:
+        """Move the accepted rows of a pass to where the text has them."""
+        for kept in keeps:
+            self.cache.keep(kept.slot, kept.start, kept.rows)
 
     def _mask(self, visible: np.ndarray) -> torch.Tensor:
         """Additive mask `[sessions, 1, width, length]`."""

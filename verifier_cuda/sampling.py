@@ -69,7 +69,7 @@ def filtered(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 def choose(logits: torch.Tensor, sampling: Sampling, positions: Sequence[int]) -> torch.Tensor:
     """The keyed choices of rows `[rows, vocab]`, whose tokens will have `positions`."""
-    if sampling.temperature == 0:
+    if sampling.greedy:
         return logits.argmax(-1)
     keys = [noise.key(sampling.seed, position) for position in positions]
     units = gumbel_units(keys, logits.shape[-1], logits.device)

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 import typer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 from bench.pair import corpus
 
@@ -203,22 +204,27 @@ def train(
         __file__
     ).parent,
     target_tokens: Annotated[int, typer.Option(help="Training tokens of the target.")] = 8_000_000,
-    draft_tokens: Annotated[int, typer.Option(help="Training tokens of the draft.")] = 6_000_000,
+    draft_tokens: Annotated[int, typer.Option(help="Training tokens of the draft.")] = 4_000_000,
     target_lr: Annotated[float, typer.Option(help="Peak learning rate of the target.")] = 1e-2,
     draft_lr: Annotated[float, typer.Option(help="Peak learning rate of the draft.")] = 1e-2,
+    draft_only: Annotated[bool, typer.Option(help="Keep the target that is there.")] = False,
 ) -> None:
     """Train tokenizer, target and draft on the standard library; write them to OUT."""
     began = time.monotonic()
+    disable_progress_bar()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     plans = {"target": Plan(target_tokens, target_lr), "draft": Plan(draft_tokens, draft_lr)}
     tokenizer = make_tokenizer([text for _, text in corpus.files(held_out=False)])
     ids = stream(tokenizer, held_out=False)
     print(f"{len(ids)} training tokens on {device}", flush=True)
-    target = make_model(TARGET, seed=1)
-    fit(target, ids, plans["target"], next_token_loss, device)
-    save(target, tokenizer, out / "target")
+    if not draft_only:
+        target = make_model(TARGET, seed=1)
+        fit(target, ids, plans["target"], next_token_loss, device)
+        save(target, tokenizer, out / "target")
+    teacher = (
+        LlamaForCausalLM.from_pretrained(out / "target", dtype=torch.float32).to(device).eval()
+    )
     draft = make_model(DRAFT, seed=2)
-    teacher = target.to(device, torch.float32).eval()
     fit(draft, ids, plans["draft"], distillation_loss(teacher, device), device)
     save(draft, tokenizer, out / "draft")
     card = {

@@ -1,0 +1,23 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check
+
+# One environment for all targets; made anew when the dependencies change.
+.venv/ready: pyproject.toml
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'draftbus needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/draftbus-bench demo
+
+test: .venv/ready
+	$(BIN)/pytest
+
+check: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest

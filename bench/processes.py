@@ -1,0 +1,84 @@
+"""Start the daemons as the processes a user would start, and end them again."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """A verifier process that accepts work."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+
+def environment(threads: int | None = None) -> dict[str, str]:
+    """This process's environment, with the number of compute threads set."""
+    extra = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    return {**os.environ, "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            **extra}  # fmt: skip
+
+
+@contextmanager
+def verifier(
+    model: str | Path, flags: Sequence[str] = (), threads: int | None = None, ready_s: float = 300
+) -> Iterator[Verifier]:
+    """Run `verifier_cuda serve` on a free port of the loopback until the block ends.
+
+    RuntimeError with what it wrote when it does not become ready in `ready_s` seconds.
+    """
+    command = [sys.executable, "-m", "verifier_cuda", "serve", "--model", str(model)]
+    if "--port" not in flags:
+        command += ["--port", "0"]
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            [*command, *flags], env=environment(threads), text=True,
+            stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+        too_late = threading.Timer(ready_s, process.kill)
+        too_late.start()
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            too_late.cancel()
+            if not line.startswith("ready "):
+                process.wait()
+                errors.seek(0)
+                raise RuntimeError(f"the verifier did not start: {errors.read().strip()[-2000:]}")
+            yield Verifier(process, line.split()[1])
+        finally:
+            too_late.cancel()
+            if process.poll() not in (None, 0, -signal.SIGKILL):
+                errors.seek(0)
+                print(f"the verifier failed: {errors.read().strip()[-2000:]}", file=sys.stderr)
+            stop(process)
+
+
+def stop(process: subprocess.Popen[str]) -> int:
+    """End a daemon by SIGTERM, by SIGKILL if that does not help; its exit code."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    code = process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    return code
+
+
+def complete_command(address: str, model: str | Path, flags: Sequence[str]) -> list[str]:
+    """The command line of `drafter_mlx complete`."""
+    return [
+        sys.executable, "-m", "drafter_mlx", "complete",
+        "--verifier", address, "--model", str(model), *flags,
+    ]  # fmt: skip

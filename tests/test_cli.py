@@ -1,0 +1,273 @@
+"""Bad input at the commands: one line that says what to do, the right exit code, nothing lost."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zmq
+from peers import Peer, silent
+from typer.testing import CliRunner
+
+from bench import processes
+from bench.pair import DRAFT, TARGET
+from bus.messages import Sampling
+from drafter_mlx.__main__ import app as drafter
+from verifier_cuda.__main__ import app as verifier_app
+
+NOWHERE = "tcp://127.0.0.1:9"
+
+
+def complete(*flags: str, verifier: str = NOWHERE, model: object = DRAFT):
+    """Run `complete` in this process; the result has exit_code, stdout, stderr."""
+    arguments = ["complete", "--verifier", verifier, "--model", str(model), "--deadline", "1"]
+    return CliRunner().invoke(drafter, [*arguments, *flags])
+
+
+def one_line(text: str) -> str:
+    """The last line of standard error; no traceback may stand there."""
+    assert "Traceback" not in text
+    return text.strip().splitlines()[-1]
+
+
+def prompts_file(folder: Path, *rows: object) -> str:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
+    return str(path)
+
+
+def test_without_a_verifier_it_waits_then_gives_up_with_code_2():
+    done = complete("--prompt", "import os")
+    assert done.exit_code == 2
+    assert "no verifier answers at tcp://127.0.0.1:9 (tried for 1 s)" in one_line(done.stderr)
+    assert "draftbus-verifier serve" in one_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "give either --prompt TEXT or --prompts FILE.jsonl"),
+        (("--prompt", "a", "--prompts", "b"), "give either --prompt TEXT or --prompts FILE.jsonl"),
+        (("--prompts", "/nowhere.jsonl"), "cannot read /nowhere.jsonl"),
+        (("--prompt", "a", "--drafting", "magic"), "no drafting strategy is called 'magic'"),
+        (("--prompt", "a", "--top-p", "0"), "a sampling flag is out of range"),
+        (("--prompt", "a", "--resume"), "--resume needs the --out file"),
+        (("--prompt", "a", "--out", "/nowhere/out.jsonl"), "cannot write /nowhere/out.jsonl"),
+        (("--prompt", ""), "prompt 1: the prompt is empty"),
+    ],
+)
+def test_a_bad_flag_is_named(flags, said):
+    done = complete(*flags)
+    assert done.exit_code == 1
+    assert said in one_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("{", "prompts.jsonl:2 is not JSON"),
+        ("[1]", "prompts.jsonl:2 is not an object"),
+        ({"text": "x"}, "prompt 2: unknown field 'text'; known are"),
+        ({}, "prompt 2: give either prompt or prompt_ids"),
+        ({"prompt": 3}, "prompt 2: prompt is not a string"),
+        ({"prompt_ids": []}, "prompt 2: the prompt is empty"),
+        ({"prompt_ids": [-1]}, "prompt 2: prompt_ids is not a list of token ids"),
+        ({"prompt_ids": [1], "temperature": "hot"}, "prompt 2: temperature: Expected `float`"),
+        ({"prompt_ids": [1], "top_p": 2}, "prompt 2: top_p: Expected `float` <= 1"),
+        ({"prompt_ids": [1], "seed": -4}, "prompt 2: seed: Expected `int` >= 0"),
+        ({"prompt_ids": [1], "window": 0}, "prompt 2: window: Expected `int` >= 1"),
+        ({"prompt_ids": [1], "drafting": 5}, "prompt 2: drafting: Expected `str`"),
+        ({"prompt_ids": [1], "drafting": "magic"}, "prompt 2: no drafting strategy"),
+    ],
+)
+def test_a_bad_row_is_named_with_its_line_before_anything_runs(row, said, tmp_path):
+    done = complete("--prompts", prompts_file(tmp_path, {"prompt": "ok"}, row))
+    assert done.exit_code == 1
+    assert said in one_line(done.stderr)
+
+
+def test_beyond_loopback_needs_insecure_on_both_sides():
+    done = complete("--prompt", "a", verifier="tcp://192.0.2.1:7700")
+    assert done.exit_code == 1
+    assert "192.0.2.1 is not a loopback address" in one_line(done.stderr)
+    flags = ["serve", "--model", str(TARGET), "--host", "0.0.0.0", "--port", "0"]
+    done = CliRunner().invoke(verifier_app, flags)
+    assert done.exit_code == 1
+    assert "--insecure" in one_line(done.stderr)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7700", "tcp://host", "tcp://host:99999", "x"])
+def test_a_bad_address_is_named(address):
+    done = complete("--prompt", "a", verifier=address)
+    assert done.exit_code == 1
+    assert "write it as tcp://HOST:PORT" in one_line(done.stderr)
+
+
+def test_wrong_model_paths_are_named_on_both_sides():
+    done = complete("--prompt", "a", model="/nowhere/model")
+    assert done.exit_code == 1
+    assert "cannot load the draft '/nowhere/model'" in one_line(done.stderr)
+    done = CliRunner().invoke(verifier_app, ["serve", "--model", "/nowhere/model", "--port", "0"])
+    assert done.exit_code == 1
+    assert "cannot load the target '/nowhere/model'" in one_line(done.stderr)
+
+
+def test_a_port_in_use_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = CliRunner().invoke(verifier_app, ["serve", "--model", str(TARGET), "--port", port])
+    assert done.exit_code == 1
+    assert "choose another --port" in one_line(done.stderr)
+
+
+def test_unequal_tokenizers_are_refused_by_name(verifier, tmp_path):
+    for file in DRAFT.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = list(vocabulary)[1000:1002]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    done = complete("--prompt", "import os", verifier=verifier, model=tmp_path)
+    assert done.exit_code == 1
+    assert "tokenizer_mismatch" in one_line(done.stderr)
+    assert "number their tokens differently" in one_line(done.stderr)
+
+
+def test_what_the_verifier_refuses_fails_its_row_and_no_other(verifier, tmp_path):
+    out = tmp_path / "out.jsonl"
+    rows = [
+        {"prompt_ids": [5] * 2048},
+        {"prompt_ids": [5, 6, 7], "max_tokens": 4},
+        {"prompt_ids": [5, 100_000]},
+        {"prompt_ids": [5, 6], "acceptance": "magic"},
+    ]
+    done = complete(
+        "--prompts", prompts_file(tmp_path, *rows), "--out", str(out), verifier=verifier
+    )
+    assert done.exit_code == 1
+    assert "Traceback" not in done.stderr
+    got = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["finish_reason"] for row in got] == ["error", "length", "error", "error"]
+    assert "at most 2047: shorten it" in got[0]["error"]
+    assert "100000 is outside the vocabulary" in got[2]["error"]
+    assert "no acceptance strategy is called 'magic'; known are" in got[3]["error"]
+    assert len(got[1]["token_ids"]) == 4
+
+
+def test_a_verifier_gone_for_good_leaves_what_was_generated_and_resume_finishes_it(
+    reference, prompts, tmp_path
+):
+    out = tmp_path / "out.jsonl"
+    row = {"prompt_ids": prompts[0], "max_tokens": 600, "ignore_eos": True}
+    flags = ["--prompts", prompts_file(tmp_path, row), "--out", str(out)]
+    with processes.verifier(TARGET, threads=1) as first:
+        command = processes.complete_command(first.address, DRAFT, [*flags, "--deadline", "1"])
+        drafter_process = subprocess.Popen(
+            [*command[:1], "-c", KILL_SOON, str(first.process.pid), *command[3:]],
+            env=processes.environment(1), stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        _, errors = drafter_process.communicate(timeout=120)
+    assert drafter_process.returncode == 2, errors
+    assert "no verifier answers" in one_line(errors)
+    cut = json.loads(out.read_text())
+    wanted = reference.continue_(prompts[0], Sampling(max_tokens=600, ignore_eos=True))
+    assert cut["finish_reason"] == "error"
+    assert 20 <= len(cut["token_ids"]) < 600
+    assert cut["token_ids"] == wanted[: len(cut["token_ids"])]
+    with processes.verifier(TARGET, threads=1) as second:
+        done = complete(*flags, "--resume", verifier=second.address)
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(out.read_text())["token_ids"] == wanted
+
+
+KILL_SOON = """
+import os, signal, sys
+from drafter_mlx import session
+from drafter_mlx.__main__ import main
+
+pid, seen, real = int(sys.argv.pop(1)), [0], session.Session.on_commit
+
+def on_commit(self, commit, now):
+    piece = real(self, commit, now)
+    if len(self.committed) >= 20 and not seen[0]:
+        seen[0] = 1
+        os.kill(pid, signal.SIGKILL)
+    return piece
+
+session.Session.on_commit = on_commit
+main()
+"""
+
+
+def test_a_verifier_that_comes_back_is_resumed_without_gap_or_repeat(reference, prompts, tmp_path):
+    out = tmp_path / "out.jsonl"
+    row = {"prompt_ids": prompts[1], "max_tokens": 300, "ignore_eos": True, "temperature": 0.7}
+    flags = ["--prompts", prompts_file(tmp_path, row), "--out", str(out), "--deadline", "120"]
+    with processes.verifier(TARGET, threads=1) as first:
+        port = first.address.rsplit(":", 1)[1]
+        command = processes.complete_command(first.address, DRAFT, flags)
+        drafter_process = subprocess.Popen(
+            [*command[:1], "-c", KILL_SOON, str(first.process.pid), *command[3:]],
+            env=processes.environment(1), stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        first.process.wait(120)
+    with processes.verifier(TARGET, ["--port", port], threads=1):
+        _, errors = drafter_process.communicate(timeout=120)
+    assert drafter_process.returncode == 0, errors
+    got = json.loads(out.read_text())
+    sampling = Sampling(max_tokens=300, temperature=0.7, ignore_eos=True)
+    assert got["token_ids"] == reference.continue_(prompts[1], sampling)
+    assert got["metrics"]["draftbus"]["resumed"] >= 1
+
+
+def test_a_peer_that_sends_garbage_changes_nothing_for_others(verifier, reference, prompts):
+    context = zmq.Context()
+    vandal = context.socket(zmq.DEALER)
+    vandal.connect(verifier)
+    for junk in (b"", b"\xc1", b"\x93\x01\x02", bytes(range(256)) * 20, b"\xdd\xff\xff\xff\xff"):
+        vandal.send(junk)
+        vandal.send_multipart([junk, junk])
+    peer = Peer(verifier)
+
+    def guess(tree):
+        vandal.send(b"\x94\x04\x07")
+        return
+
+    text = peer.complete(prompts[2], Sampling(max_tokens=48), guess)
+    assert text == reference.continue_(prompts[2], Sampling(max_tokens=48))
+    assert vandal.poll(5000), "an error was to be answered"
+    peer.close()
+    vandal.close(0)
+    context.term()
+
+
+def test_sigterm_ends_the_verifier_cleanly():
+    with processes.verifier(TARGET, threads=1) as running:
+        peer = Peer(running.address)
+        peer.complete([5, 6, 7], Sampling(max_tokens=4), silent)
+        peer.close()
+        assert processes.stop(running.process) == 0
+
+
+def test_prompt_streams_the_text_and_ends_with_statistics(verifier):
+    command = processes.complete_command(
+        verifier, DRAFT, ["--prompt", "import os\n\ndef", "--max-tokens", "24"]
+    )
+    env = {**processes.environment(1), "FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b[3" in done.stdout, "the text is coloured"
+    for name in ("acceptance α", "mean accepted length", "rollbacks", "hedge hits"):
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize("module", ["verifier_cuda", "drafter_mlx", "bench"])
+def test_modules_run_as_the_scripts_do(module):
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert "Usage" in done.stdout

@@ -1,0 +1,180 @@
+"""The wire. All fuzzing states that `decode` returns a message or raises ProtocolError."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import asdict
+
+from bus import codec
+from bus import messages as m
+from bus.errors import Code, ProtocolError
+from bus.messages import MAX_NODES, MAX_PAYLOAD, MAX_SESSION, MAX_TOKENS, Confidences, Ids, Parents
+
+GOLDEN = json.loads(Path(__file__).with_name("golden").joinpath("messages.json").read_text("utf-8"))
+MAX_WORD = (1 << 64) - 1
+SAMPLING = m.Sampling(300, 0.7, 40, 0.9, 0.05, MAX_WORD, Ids((2, 70000)), True)
+EXAMPLES: dict[str, m.AnyMessage] = {
+    "Hello": m.Hello(1, "draft", bytes(range(32)), 151669, "draftbus 0.1"),
+    "Welcome": m.Welcome(1 << 63, "target", m.Limits(8, 4096, 512, 9000), ("exact",), Ids((2, 5))),
+    "Open": m.Open(7, Ids((1, 300, 70000)), Ids((9,)), SAMPLING, "greedy"),
+    "Draft": m.Draft(7, 1000, 1 << 60, Ids((5, 6)), Confidences((1.0, 0.25)), Parents((0, 0))),
+    "Draft, a chain": m.Draft(7, 4, 99, Ids((5, 6)), Confidences((0.75, 0.5))),
+    "Commit": m.Commit(7, 1004, Ids((5, 6, 8)), 2, 9, "stop", m.Timings(30000, 200, 1 << 40), 1),
+    "Close": m.Close(MAX_SESSION),
+    "Ping": m.Ping(1 << 62),
+    "Pong": m.Pong(123456789, 987654321),
+    "Error": m.Error("unknown_session", "open the session again, déjà vu", 7),
+}
+ints = partial(st.integers, 0)
+fuzzed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def wire(*fields: object) -> bytes:
+    return bytes(msgpack.packb(fields))
+
+
+names, counts = st.text(max_size=200), ints(1 << 31)
+micros, sessions, words = ints(1 << 62), ints(MAX_SESSION), ints(MAX_WORD)
+ids = st.lists(ints((1 << 32) - 1), max_size=40).map(Ids)
+chances = st.lists(st.floats(0, 1, width=16), max_size=MAX_NODES).map(Confidences)
+parents = st.lists(ints(MAX_NODES), max_size=MAX_NODES).map(
+    lambda picks: Parents(pick % (index + 1) for index, pick in enumerate(picks))
+)
+samplings = st.builds(
+    m.Sampling, st.integers(1, MAX_TOKENS), st.floats(0, 100), ints(MAX_TOKENS),
+    st.floats(0, 1, exclude_min=True), st.floats(0, 1), words, ids, st.booleans(),
+)  # fmt: skip
+limits = st.builds(m.Limits, counts, counts, counts, counts)
+timings = st.builds(m.Timings, micros, micros, micros)
+finishes = st.sampled_from((None, "stop", "length"))
+any_message = st.one_of(
+    st.builds(m.Hello, counts, names, st.binary(min_size=32, max_size=32), counts, names),
+    st.builds(m.Welcome, words, names, limits, st.lists(names, max_size=8).map(tuple), ids),
+    st.builds(m.Open, sessions, ids, ids, samplings, names),
+    st.builds(m.Draft, sessions, counts, words, ids, chances, parents),
+    st.builds(m.Commit, sessions, counts, ids, counts, counts, finishes, timings, counts),
+    st.builds(m.Error, names, st.text(max_size=1000), st.none() | sessions),
+    st.builds(m.Close, sessions), st.builds(m.Ping, micros), st.builds(m.Pong, micros, micros),
+)  # fmt: skip
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(-(1 << 63), MAX_WORD), st.floats(), st.text(max_size=8),
+    st.binary(max_size=9), st.builds(msgpack.ExtType, ints(127), st.binary(max_size=4)),
+)  # fmt: skip
+maps = st.dictionaries(st.text(max_size=2) | ints(9), leaves, max_size=2)
+values = st.recursive(leaves | maps, lambda inner: st.lists(inner, max_size=8), max_leaves=12)
+edits = st.tuples(ints(400), ints(2), st.binary(max_size=4))
+tagged = st.tuples(st.integers(0, 10), st.lists(values, max_size=8)).map(lambda t: [t[0], *t[1]])
+
+
+def read(payload: bytes) -> m.AnyMessage | Code:
+    """The message, or the code of the ProtocolError; nothing else may come out."""
+    try:
+        message = codec.decode(payload)
+    except ProtocolError as error:
+        return error.code
+    assert isinstance(message, m.AnyMessage)
+    return message
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_bytes_of_a_message_are_those_of_protocol_1(name: str) -> None:
+    assert codec.encode(EXAMPLES[name]).hex() == GOLDEN[name]
+    assert codec.decode(bytes.fromhex(GOLDEN[name])) == EXAMPLES[name]
+
+
+def test_every_message_type_has_a_golden_vector() -> None:
+    assert {type(EXAMPLES[name]) for name in GOLDEN} == set(get_args(m.AnyMessage))
+
+
+def test_a_four_token_draft_fits_in_64_bytes() -> None:
+    ids, chances = Ids(((1 << 32) - 1,) * 4), Confidences((0.999,) * 4)
+    for parents in (Parents(), Parents((0, 0, 1, 1))):
+        draft = m.Draft(MAX_SESSION, 1 << 31, MAX_WORD, ids, chances, parents)
+        assert len(codec.encode(draft)) <= 64
+
+
+@fuzzed
+@given(any_message)
+@example(m.Error("the longest text", "\U0001f600" * 1000))
+def test_what_was_encoded_is_decoded_unchanged(message: m.AnyMessage) -> None:
+    decoded = codec.decode(codec.encode(message))
+    assert decoded == message
+    assert [*map(type, asdict(decoded).values())] == [*map(type, asdict(message).values())]
+
+
+@settings(fuzzed, max_examples=300)
+@given(st.binary(max_size=300) | (values | tagged).map(msgpack.packb))
+def test_any_bytes_are_a_message_or_a_protocol_error(payload: bytes) -> None:
+    read(payload)
+
+
+@fuzzed
+@given(st.sampled_from(sorted(GOLDEN)), st.lists(edits, min_size=1, max_size=6))
+def test_damaged_bytes_are_a_message_or_a_protocol_error(name: str, changes: list[Any]) -> None:
+    payload = bytearray.fromhex(GOLDEN[name])
+    for place, removed, inserted in changes:
+        start = place % (len(payload) + 1)
+        payload[start : start + removed] = inserted
+    read(bytes(payload))
+
+
+def likely(*chances: float) -> bytes:
+    return wire(4, 1, 1, 1, bytes(4 * len(chances)), Confidences(chances).pack())
+
+
+BAD = {
+    "nothing": b"", "trailing bytes": wire(7, 1) + b"\0", "deep nesting": b"\x91" * 100_000 + b"\1",
+    "a map": msgpack.packb({"sent_us": 1}), "no map": b"\x80", "a map in it": wire(7, 1, {"a": 1}),
+    "an ext type": msgpack.packb(msgpack.ExtType(7, b"\1")), "an empty ext type": b"\xc7\x00\x07",
+    "a timestamp": wire(7, 1, msgpack.Timestamp(1)), "a nest": b"\x92\7" + b"\x91" * 200 + b"\1",
+    "no tag": wire(), "an unknown tag": wire(99, 1), "a tag that is no number": wire("Ping", 1),
+    "a missing field": wire(8, 1), "a float for an int": wire(7, 1.0), "a bool": wire(7, True),
+    "text for bytes": wire(3, 1, "", b"", []), "bytes for text": wire(9, b"code", "text"),
+    "a list of ids": wire(5, 1, 1, [5, 6]), "text that is not UTF-8": b"\x93\x09\xa1a\xa1\xff",
+    "half an id": wire(5, 1, 1, bytes(3)), "half a confidence": wire(4, 1, 1, 1, bytes(4), b"\0"),
+    "a NaN confidence": likely(float("nan")), "a confidence above 1": likely(0.5, 1.001),
+    "an infinite confidence": likely(0.5, float("inf")), "a negative one": likely(-0.25),
+    "a parent after its child": wire(4, 1, 1, 1, bytes(8), bytes(4), b"\0\2"),
+    "its own parent": wire(4, 1, 1, 1, b"", b"", b"\1"), "no list": wire(4, 1, 1, 1, b"", None),
+    "too many token ids": wire(5, 1, 1, bytes(4 * MAX_TOKENS + 4)),
+    "too many confidences": wire(4, 1, 1, 1, bytes(4), bytes(2 * MAX_NODES + 2)),
+    "too many parents": wire(4, 1, 1, 1, bytes(4), bytes(2), bytes(MAX_NODES + 1)),
+    "too many fields": wire(7, *range(64)), "a short digest": wire(1, 1, "m", bytes(31), 5),
+    "too long a name": wire(9, "a" * 201, ""), "too long a text": wire(9, "", "a" * 1001),
+    "a session too large": wire(6, MAX_SESSION + 1), "a negative session": wire(6, -1),
+    "a position too large": wire(5, 1, (1 << 31) + 1, b""), "no tokens": wire(3, 1, b"", b"", [0]),
+    "a NaN temperature": wire(3, 1, b"", b"", [1, float("nan")]),
+    "top_p of 0": wire(3, 1, b"", b"", [1, 1.0, 0, 0.0]), "a finish": wire(5, 1, 1, b"", 0, 0, "?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_breaks_a_rule_is_a_bad_message(name: str) -> None:
+    assert read(BAD[name]) == Code.BAD_MESSAGE
+
+
+def test_a_payload_over_the_limit_is_too_large_both_ways() -> None:
+    assert read(bytes(MAX_PAYLOAD + 1)) == Code.TOO_LARGE
+    with pytest.raises(ProtocolError) as caught:
+        codec.encode(m.Open(1, Ids(range(MAX_PAYLOAD // 4)), Ids(), SAMPLING))
+    assert caught.value.code == Code.TOO_LARGE
+    most = m.Open(1, Ids(range(MAX_TOKENS)), Ids(range(MAX_TOKENS - 64)), SAMPLING)
+    assert read(codec.encode(most)) == most
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_fields_of_a_later_release_are_ignored(name: str) -> None:
+    fields = msgpack.unpackb(bytes.fromhex(GOLDEN[name]))
+    assert read(msgpack.packb([*fields, 1, "later", [b"x"], None])) == EXAMPLES[name]
+
+
+def test_a_seed_beyond_64_bits_is_refused_before_it_can_travel() -> None:
+    assert m.Sampling(seed=(1 << 64) - 1).seed == (1 << 64) - 1
+    with pytest.raises(ValueError, match=r"below 2\*\*64"):
+        m.Sampling(seed=1 << 64)

@@ -1,0 +1,215 @@
+"""The target's engine: trees of rows in fixed slots say what plain forwards say."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    Qwen3Config,
+)
+
+from bench.pair import TARGET
+from bus.errors import BadSetup
+from bus.messages import Sampling
+from bus.vocabulary import Vocabulary
+from strategies.sampling import choose
+from verifier_cuda.config import Config
+from verifier_cuda.model import TargetModel, ancestry, load
+from verifier_cuda.scheduler import Block, Keep
+
+GREEDY = Sampling()
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+SMALL = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "max_position_embeddings": 512}  # fmt: skip
+
+
+def chain(count: int) -> list[int]:
+    return [max(0, row - 1) for row in range(count)]
+
+
+def small(config_type=LlamaConfig, sessions: int = 3, length: int = 256, **extra) -> TargetModel:
+    """A random model of some architecture, in float32 on the CPU."""
+    torch.manual_seed(0)
+    network = AutoModelForCausalLM.from_config(
+        config_type(**{**SMALL, **extra}), attn_implementation="sdpa"
+    ).eval()
+    return TargetModel(network, Vocabulary(b"", SMALL["vocab_size"]), sessions, length, 16)
+
+
+def prefill(model: TargetModel, slot: int, tokens: list[int]) -> None:
+    model.forward([Block(slot, 0, tokens, chain(len(tokens)), None)])
+
+
+def random_tree(rng: random.Random, count: int) -> list[int]:
+    return [0, *(rng.randrange(row) for row in range(1, count))]
+
+
+def path_to(parents: list[int], row: int) -> list[int]:
+    rows = [row]
+    while rows[-1]:
+        rows.append(parents[rows[-1]])
+    return rows[::-1]
+
+
+@torch.inference_mode()
+def plain_logits(model: TargetModel, tokens: list[int]) -> torch.Tensor:
+    return model.network(input_ids=torch.tensor([tokens])).logits[0, -1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_row_of_a_tree_has_the_logits_of_its_own_path(seed):
+    rng = random.Random(seed)
+    model = small(num_key_value_heads=2)
+    prompt = [rng.randrange(97) for _ in range(rng.randint(2, 60))]
+    prefill(model, 1, prompt[:-1])
+    parents = random_tree(rng, rng.randint(1, 16))
+    tokens = [prompt[-1], *(rng.randrange(97) for _ in parents[1:])]
+    logits = model.logits([Block(1, len(prompt) - 1, tokens, parents, GREEDY)])[0]
+    for row in range(len(tokens)):
+        path = prompt[:-1] + [tokens[i] for i in path_to(parents, row)]
+        torch.testing.assert_close(logits[row], plain_logits(model, path), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cache_after_compaction_is_that_of_the_plain_sequence(seed):
+    rng = random.Random(seed)
+    model = small(num_key_value_heads=2)
+    prompt = [rng.randrange(97) for _ in range(20)]
+    prefill(model, 0, prompt[:-1])
+    parents = random_tree(rng, 12)
+    tokens = [prompt[-1], *(rng.randrange(97) for _ in parents[1:])]
+    model.forward([Block(0, 19, tokens, parents, GREEDY)])
+    kept = path_to(parents, rng.randrange(12))
+    model.keep([Keep(0, 19, tuple(kept))])
+    text = prompt[:-1] + [tokens[row] for row in kept]
+    prefill(model, 2, text)
+    for layer in model.cache.layers:
+        for state in (layer.keys, layer.values):
+            torch.testing.assert_close(
+                state[0, :, : len(text)], state[2, :, : len(text)], atol=1e-5, rtol=0
+            )
+
+
+def test_a_prompt_read_in_chunks_is_read_as_at_once():
+    model = small()
+    tokens = list(range(1, 90))
+    prefill(model, 0, tokens)
+    for start, end in ((0, 7), (7, 40), (40, 41), (41, 89)):
+        model.forward([Block(1, start, tokens[start:end], chain(end - start), None)])
+    for layer in model.cache.layers:
+        torch.testing.assert_close(layer.keys[0, :, :89], layer.keys[1, :, :89], atol=1e-5, rtol=0)
+
+
+def test_sessions_in_one_pass_say_what_each_says_alone():
+    model = small(num_key_value_heads=2)
+    rng = random.Random(5)
+    blocks = []
+    for slot, length in enumerate((3, 50, 200)):
+        prompt = [rng.randrange(97) for _ in range(length)]
+        prefill(model, slot, prompt[:-1])
+        parents = random_tree(rng, 2 + 4 * slot)
+        tokens = [prompt[-1], *(rng.randrange(97) for _ in parents[1:])]
+        blocks.append(Block(slot, length - 1, tokens, parents, GREEDY))
+    together = model.logits([blocks[2], blocks[0], blocks[1]])
+    for number, block in enumerate((blocks[2], blocks[0], blocks[1])):
+        alone = model.logits([block])[0]
+        count = len(block.tokens)
+        torch.testing.assert_close(together[number, :count], alone[:count], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("config_type", "extra"),
+    [(LlamaConfig, {}), (Qwen3Config, {"head_dim": 8, "num_key_value_heads": 2}), (GPTNeoXConfig, {}),
+     (MistralConfig, {"sliding_window": None, "num_key_value_heads": 2})],
+)  # fmt: skip
+def test_the_keyed_choice_of_many_architectures_is_that_of_the_target_alone(config_type, extra):
+    model = small(config_type, **extra)
+    sampling = Sampling(temperature=0.8, top_p=0.95, seed=3)
+    prompt = list(range(5, 25))
+    prefill(model, 0, prompt[:-1])
+    view = model.forward([Block(0, 19, [prompt[-1], 7, 8], [0, 0, 0], sampling)])[0]
+    for row, path in enumerate((prompt, [*prompt, 7], [*prompt, 8])):
+        wanted = choose(np.asarray(plain_logits(model, path)), sampling, len(path))
+        assert view.choice(row) == wanted
+
+
+def test_a_session_fills_its_slot_to_the_last_token():
+    model = small(sessions=1, length=64)
+    prefill(model, 0, list(range(62)))
+    parents = chain(2)
+    logits = model.logits([Block(0, 62, [62, 63], parents, GREEDY)])[0]
+    torch.testing.assert_close(logits[1], plain_logits(model, list(range(64))), atol=1e-4, rtol=0)
+
+
+def test_ids_beyond_the_tokenizer_are_never_chosen():
+    network = AutoModelForCausalLM.from_config(LlamaConfig(**SMALL)).eval()
+    model = TargetModel(network, Vocabulary(b"", 10), 1, 64, 16)
+    for token in range(10):
+        view = model.forward([Block(0, 0, [token], [0], Sampling(temperature=5.0, seed=token))])
+        assert view[0].choice(0) < 10
+
+
+def test_ancestry_of_a_tree():
+    seen = ancestry([0, 0, 1, 0])
+    assert seen.tolist() == [
+        [True, False, False, False],
+        [True, True, False, False],
+        [True, True, True, False],
+        [True, False, False, True],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config_type", "extra", "named"),
+    [
+        (MistralConfig, {"sliding_window": 16}, "sliding_attention over 16 tokens"),
+        (Qwen3Config, {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8,
+                       "use_sliding_window": True}, "sliding_attention"),
+        (MambaConfig, {"state_size": 4}, "linear_attention"),
+    ],
+)  # fmt: skip
+def test_targets_that_cannot_be_rolled_back_are_refused_with_the_layers_named(
+    config_type, extra, named
+):
+    torch.manual_seed(0)
+    network = AutoModelForCausalLM.from_config(config_type(**{**SMALL, **extra})).eval()
+    with pytest.raises(BadSetup, match=named):
+        TargetModel(network, Vocabulary(b"", 97), 1, 256, 16)
+
+
+def test_a_wrong_model_path_is_one_line_that_says_what_to_give():
+    with pytest.raises(
+        BadSetup, match=r"cannot load the target '/nowhere/model'.*hub id"
+    ) as caught:
+        load(Config("/nowhere/model"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_length_over_the_models_own_is_refused():
+    with pytest.raises(
+        BadSetup, match="--max-model-len 4096 is over the model's own limit of 2048"
+    ):
+        load(Config(str(TARGET), max_model_len=4096))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_all_dtypes_decode(dtype):
+    model = load(Config(str(TARGET), device="cpu", dtype=dtype, max_sessions=1, max_model_len=128))
+    view = model.forward([Block(0, 0, [1, 2, 3], chain(3), GREEDY)])[0]
+    assert all(0 <= view.choice(row) < model.vocabulary.size for row in range(3))
+
+
+@needs_cuda
+def test_cuda_says_what_the_cpu_says_in_float32():
+    rows = [Block(0, 0, list(range(1, 30)), chain(29), GREEDY)]
+    cpu, cuda = (
+        load(Config(str(TARGET), device=device, dtype="float32", max_sessions=1)).logits(rows)
+        for device in ("cpu", "cuda")
+    )
+    torch.testing.assert_close(cpu[0, :29], cuda[0, :29].cpu(), atol=1e-2, rtol=0)
