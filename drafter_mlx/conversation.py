@@ -44,6 +44,7 @@ class _Line:
     stall_s: float = STALL_S
     served_at: float = 0.0
     """When the verifier last did something for this session."""
+    opened_at: float = 0.0
 
 
 class Conversation:
@@ -63,7 +64,7 @@ class Conversation:
         self._deadline_s = deadline_s
         self._lines: dict[int, _Line] = {}
         self._lost_at = self._heard_at = now
-        self._greet_at = self._ping_at = now
+        self._greet_at = self._ping_at = self._ticked_at = now
 
     @property
     def sessions(self) -> list[Session]:
@@ -160,6 +161,9 @@ class Conversation:
 
     def tick(self, now: float) -> None:
         """Do what is due: greet, ping, open, give up."""
+        pause_s, self._ticked_at = now - self._ticked_at, now
+        if pause_s > SILENCE_S:
+            self._lost_at += pause_s  # time in which nobody listened is not the verifier's fault
         if self.welcome is not None and now - self._heard_at > SILENCE_S:
             self.welcome, self._greet_at = None, now
         if self.welcome is None:
@@ -170,11 +174,11 @@ class Conversation:
             self._ping_at = now + PING_EVERY_S
             self.outbox.append(Ping(int(now * 1e6)))
         for line in self._lines.values():
-            if now - line.served_at > line.stall_s:
+            if now - max(line.served_at, line.opened_at) > line.stall_s:
+                line.stall_s = min(2 * line.stall_s, 60.0)
                 line.open_at = min(line.open_at, now)
             if now >= line.open_at:
-                line.stall_s = min(2 * line.stall_s, 60.0)
-                line.open_at = float("inf")
+                line.opened_at, line.open_at = now, float("inf")
                 line.session.stats.resumed += line.session.stats.passes > 0
                 self.outbox.append(line.session.open())
 

@@ -15,6 +15,7 @@ Origin = Literal["accepted", "correction", "bonus", "plain", "end"]
 without drafts; an end id, which is not text."""
 Child = tuple[int, float]
 """A guessed token and the chance that it is accepted, given that its parent is."""
+MAX_TREE_NODES = 512
 REPUSH_AFTER = 8
 """Passes in a row without drafts, though drafts were sent, after which all are sent again."""
 
@@ -37,6 +38,35 @@ class Piece:
     origins: tuple[Origin, ...]
 
 
+class _Batch:
+    """Nodes that fit one Draft: below one anchor, each after its parent."""
+
+    def __init__(self, anchor: Node) -> None:
+        self._anchor = anchor
+        self._nodes: list[Node] = []
+        self._rows = {anchor.digest: 0}
+
+    def takes(self, node: Node) -> bool:
+        """True when `node` may join."""
+        assert node.parent is not None
+        return len(self._nodes) < MAX_NODES and node.parent.digest in self._rows
+
+    def add(self, node: Node) -> None:
+        self._nodes.append(node)
+        self._rows[node.digest] = len(self._nodes)
+
+    def message(self, session_id: int) -> Draft:
+        parents = [self._rows[node.parent.digest] for node in self._nodes if node.parent]
+        return Draft(
+            session_id,
+            self._anchor.position + 1,
+            self._anchor.digest,
+            Ids(node.token for node in self._nodes),
+            Confidences(min(1.0, max(0.0, node.confidence)) for node in self._nodes),
+            Parents() if parents == list(range(len(parents))) else Parents(parents),
+        )
+
+
 class Session:
     """A request while it is worked on."""
 
@@ -45,7 +75,7 @@ class Session:
         self.request = request
         self.finish: Finish | None = None
         self.stats = Stats(len(request.prompt))
-        self.tree = DraftTree((*request.prompt, *request.committed), max_nodes=8 * window)
+        self.tree = DraftTree((*request.prompt, *request.committed), MAX_TREE_NODES)
         self.ends: frozenset[int] = frozenset(request.sampling.stop_ids)
         self.max_len = 1 << 31
         self._drafting = drafting
@@ -63,7 +93,7 @@ class Session:
         stop_ids = frozenset(self.request.sampling.stop_ids)
         self.ends = stop_ids if self.request.sampling.ignore_eos else stop_ids | ends
         self.max_len = max_len
-        self.tree.max_nodes = min(max_nodes, 8 * self._window)
+        self.tree.max_nodes = min(max_nodes, MAX_TREE_NODES)
 
     def open(self) -> Open:
         """The message that starts or resumes this session. What was pushed is pushed again."""
@@ -103,42 +133,20 @@ class Session:
 
     def pushes(self) -> list[Draft]:
         """All nodes that were not sent yet, in as few messages as their anchors allow."""
-        drafts: list[Draft] = []
-        batch: list[Node] = []
-        anchor: Node | None = None
-        rows: dict[int, int] = {}
+        batches: list[_Batch] = []
         for node in self._unpushed:
             assert node.parent is not None
-            inside = node.parent.digest in rows
-            if batch and ((not inside and node.parent is not anchor) or len(batch) == MAX_NODES):
-                drafts.append(self._draft(anchor, batch, rows))
-                batch, rows = [], {}
-                inside = False
-            if not batch:
-                anchor = node.parent
-            batch.append(node)
-            rows[node.digest] = len(batch)
-        if batch:
-            drafts.append(self._draft(anchor, batch, rows))
+            batch = next((batch for batch in batches if batch.takes(node)), None)
+            if batch is None:
+                batch = _Batch(node.parent)
+                batches.append(batch)
+            batch.add(node)
         self._unpushed = []
-        return drafts
+        return [batch.message(self.id) for batch in batches]
 
     def push_again(self) -> None:
         """Count every live node as not sent: a push was lost. A node sent twice does no harm."""
         self._unpushed = [node for node, _ in self.tree.best_first()]
-
-    def _draft(self, anchor: Node | None, batch: list[Node], rows: dict[int, int]) -> Draft:
-        assert anchor is not None
-        parents = [rows.get(node.parent.digest, 0) if node.parent else 0 for node in batch]
-        chain = parents == list(range(len(parents)))
-        return Draft(
-            self.id,
-            anchor.position + 1,
-            anchor.digest,
-            Ids(node.token for node in batch),
-            Confidences(min(1.0, max(0.0, node.confidence)) for node in batch),
-            Parents() if chain else Parents(parents),
-        )
 
     # Commits ---------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ def test_untrimmable_caches_are_refused_with_their_types_named():
     check_trimmable(Keeps(KVCache(), KVCache()))
     rotating = RotatingKVCache(max_size=4)
     rotating.offset = 10
-    with pytest.raises(BadSetup, match="ArraysCache, RotatingKVCache.*cannot be rolled back"):
+    with pytest.raises(BadSetup, match=r"ArraysCache, RotatingKVCache.*cannot be rolled back"):
         check_trimmable(Keeps(KVCache(), rotating, ArraysCache(2)))
 
 

@@ -157,6 +157,7 @@ def test_nothing_is_drafted_after_an_end(sampling: dict[str, Any], ended: set[in
     made.welcome(frozenset([END]), 99, 99)
     for token in (END, 7, 6):
         grow(made, made.tree.root, token)
+        made.pushes()
         assert (made.plan() is None) == (token in ended)
         made.on_commit(Commit(1, made.tree.tip, Ids([8])), 0.0)
 

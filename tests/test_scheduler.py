@@ -165,10 +165,10 @@ def test_waiting_brings_what_drafts_are_worth(guessed: int, turnaround_s: float)
 def test_drafts_are_waited_for_only_where_they_bring_more(gain: int, patience_s: float) -> None:
     pace = Pace()
     pace.saw_draft(0.4)
-    pace.saw_pass(gain, gain)
+    pace.saw_pass(gain, gain, 0.5)
     assert pace.patience_s(0.5) == pytest.approx(patience_s)
     pace.saw_draft(99.0)
-    pace.saw_pass(0, 0)
+    pace.saw_pass(0, 0, 0.5)
     assert pace.patience_s(0.5) == 0
 
 

@@ -125,9 +125,13 @@ def test_sessions_in_one_pass_say_what_each_says_alone():
 
 @pytest.mark.parametrize(
     ("config_type", "extra"),
-    [(LlamaConfig, {}), (Qwen3Config, {"head_dim": 8, "num_key_value_heads": 2}), (GPTNeoXConfig, {}),
-     (MistralConfig, {"sliding_window": None, "num_key_value_heads": 2})],
-)  # fmt: skip
+    [
+        (LlamaConfig, {}),
+        (Qwen3Config, {"head_dim": 8, "num_key_value_heads": 2}),
+        (GPTNeoXConfig, {}),
+        (MistralConfig, {"sliding_window": None, "num_key_value_heads": 2}),
+    ],
+)
 def test_the_keyed_choice_of_many_architectures_is_that_of_the_target_alone(config_type, extra):
     model = small(config_type, **extra)
     sampling = Sampling(temperature=0.8, top_p=0.95, seed=3)

@@ -59,4 +59,6 @@ class Daemon:
 
     def _drained(self, now: float) -> bool:
         until = self._drain_until
-        return until is not None and (now >= until or not self._registry.waiting())
+        if until is None:
+            return False
+        return now >= until or not (self._registry.waiting() or self._registry.holding)

@@ -42,26 +42,28 @@ class Pace:
     _probe_gap: int = 1
     _until_probe: int = 0
 
+    def pays(self, pass_s: float) -> bool:
+        """True when waiting for drafts is known to bring more than an empty pass does."""
+        if self.turnaround_s.value is None or self.gain.value is None:
+            return False
+        return self.gain.value * pass_s > self.turnaround_s.value
+
     def patience_s(self, pass_s: float) -> float:
         """How long an empty tree is worth waiting for, from the last Commit on."""
-        if self.turnaround_s.value is None or self.gain.value is None:
-            worth = _FIRST_WAIT * pass_s
-        else:
-            worth = self.gain.value * pass_s
-            if worth > self.turnaround_s.value:
-                return worth
-            worth = _FIRST_WAIT * pass_s
-        return worth if self._until_probe <= 0 else 0.0
+        if self.pays(pass_s) and self.gain.value is not None:
+            return self.gain.value * pass_s
+        return _FIRST_WAIT * pass_s if self._until_probe <= 0 else 0.0
 
     def saw_draft(self, after_s: float) -> None:
         """A draft arrived for an empty tree, `after_s` seconds after the Commit."""
         self.turnaround_s.add(after_s)
 
-    def saw_pass(self, drafted: int, accepted: int) -> None:
-        """A pass was judged; without drafts, the next tries to wait become rarer."""
+    def saw_pass(self, drafted: int, accepted: int, pass_s: float) -> None:
+        """A pass was judged; while waiting does not pay, tries to wait become rarer."""
         if drafted:
             self.gain.add(accepted)
-            self._probe_gap = 1
+        if self.pays(pass_s):
+            self._probe_gap, self._until_probe = 1, 0
         elif self._until_probe > 0:
             self._until_probe -= 1
         else:

@@ -178,7 +178,7 @@ class Registry:
         sessions = self._peers[peer].sessions
         over = [known.id for known in sessions.values() if known.finish is not None]
         for old in over[: max(0, len(over) - MAX_FINISHED)]:
-            del sessions[old]
+            self.close(peer, old)
         sessions[session.id] = session
 
     def _check(self, opened: Open) -> None:

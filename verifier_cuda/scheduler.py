@@ -150,6 +150,8 @@ class Scheduler:
         session.prefill_s = 0.0
         try:
             verdict = session.acceptance.judge(chosen.rows, view)
+            if not 0 <= verdict.token < self._registry.settings.vocab_size:
+                raise ValueError(f"token {verdict.token} is outside the vocabulary")
             commit, kept = session.commit(chosen, verdict, timings)
         except Exception as error:  # a strategy is foreign code: its session ends, nothing else
             self._registry.errors += 1

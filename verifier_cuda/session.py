@@ -95,7 +95,7 @@ class Session:
         rejected = len(rows.children(row)) if len(tokens) > accepted else 0
         self.cached = position + accepted
         self.tree.advance(tokens)
-        self.pace.saw_pass(len(selection.nodes), accepted)
+        self.pace.saw_pass(len(selection.nodes), accepted, timings.pass_us / 1e6)
         commit = Commit(self.id, position, Ids(tokens), accepted, len(rows.tokens), self.finish,
                         timings, rejected)  # fmt: skip
         return commit, (0, *verdict.accepted[:accepted])

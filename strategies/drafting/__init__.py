@@ -40,7 +40,8 @@ class Observation:
     def open_leaf(self) -> Node | None:
         """The end of the optimistic path if it may be expanded, else None."""
         leaf = self.tree.leaf()
-        full = leaf.position + 1 - self.tree.tip >= self.room
+        deep = leaf.position + 1 - self.tree.tip >= self.room
+        full = deep or len(self.tree) >= self.tree.max_nodes
         drafted = leaf is not self.tree.root
         return None if full or (drafted and leaf.token in self.ended) else leaf
 
@@ -55,6 +56,11 @@ class Step:
     """Children of each expanded node, best first."""
     push: bool = True
     """Send all nodes that were not sent yet, after expanding."""
+
+
+def push_rest(seen: Observation) -> Step | None:
+    """What is left to do when nothing can be expanded."""
+    return Step() if seen.unpushed else None
 
 
 class Drafting(Protocol):

@@ -3,7 +3,7 @@
 The classic loop of speculative decoding (arXiv:2211.17192), kept as the baseline.
 """
 
-from strategies.drafting import Observation, Options, Step
+from strategies.drafting import Observation, Options, Step, push_rest
 
 
 class Fixed:
@@ -17,5 +17,5 @@ class Fixed:
             return None
         leaf = seen.open_leaf()
         if leaf is None or seen.unpushed >= self._length:
-            return Step() if seen.unpushed else None
+            return push_rest(seen)
         return Step((leaf,), push=seen.unpushed + 1 >= self._length)

@@ -4,7 +4,7 @@ The optimistic half of PEARL (arXiv:2408.11850): the next draft assumes that the
 last one will be accepted, and is rolled back when it is not.
 """
 
-from strategies.drafting import Observation, Options, Step
+from strategies.drafting import Observation, Options, Step, push_rest
 
 
 class Pipelined:
@@ -15,4 +15,4 @@ class Pipelined:
 
     def plan(self, seen: Observation) -> Step | None:
         leaf = seen.open_leaf()
-        return None if leaf is None else Step((leaf,))
+        return push_rest(seen) if leaf is None else Step((leaf,))

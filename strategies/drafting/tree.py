@@ -5,7 +5,7 @@ choice ranks the others too. Waiting at the verifier, they turn many corrections
 into accepted tokens.
 """
 
-from strategies.drafting import Observation, Options, Step
+from strategies.drafting import Observation, Options, Step, push_rest
 
 
 class Tree:
@@ -16,4 +16,4 @@ class Tree:
 
     def plan(self, seen: Observation) -> Step | None:
         leaf = seen.open_leaf()
-        return None if leaf is None else Step((leaf,), children=self._branches)
+        return push_rest(seen) if leaf is None else Step((leaf,), children=self._branches)
