@@ -15,7 +15,7 @@ from bus.errors import BadSetup, DraftbusError, Unreachable
 from bus.messages import Sampling
 from bus.sockets import check_exposure, host_of
 from drafter_mlx.config import Config, Drafts, Dtype
-from drafter_mlx.rows import OutFile, Row, make_job, read_rows
+from drafter_mlx.rows import Encoder, OutFile, Row, make_job, read_rows
 from strategies.drafting import Options
 
 app = typer.Typer(
@@ -141,9 +141,9 @@ def _complete(config: Config, task: _Task) -> None:
     from drafter_mlx.model import load
 
     model = load(config)
-    out, encode = task.out, model.tokenizer.encode
+    out, encoder = task.out, Encoder(model.tokenizer.encode, model.vocabulary.size)
     todo = enumerate(task.rows) if out is None else out.unfinished(task.rows)
-    jobs = [make_job(n, row, task.sampling, task.drafts, encode) for n, row in todo]
+    jobs = [make_job(n, row, task.sampling, task.drafts, encoder) for n, row in todo]
     stream = Stream(model.tokenizer.detokenizer) if task.streamed else None
     to_stdout = out is None and stream is None
     daemon = Daemon(config, model)

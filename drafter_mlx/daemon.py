@@ -39,6 +39,7 @@ class Daemon:
 
     def start(self, request: Request, drafts: Drafts, listener: Callable[[Piece], None]) -> Session:
         """Begin a request; `listener` gets each piece of its text."""
+        assert max((*request.prompt, *request.committed)) < self._model.vocabulary.size
         drafting = load_strategy("drafting", drafts.drafting)(drafts.options)
         session = Session(next(self._ids), request, drafting, drafts.options.window)
         self._readings[session.id] = self._model.reading()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+import strategies
 from bus.errors import BadSetup
 from bus.messages import Ids, Sampling
 from drafter_mlx.config import Drafts
@@ -52,9 +53,15 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def make_job(
-    number: int, row: Row, sampling: Sampling, drafts: Drafts, encode: Callable[[str], list[int]]
-) -> Job:
+@dataclass(frozen=True)
+class Encoder:
+    """What rows need to know of a tokenizer."""
+
+    encode: Callable[[str], list[int]]
+    vocab_size: int
+
+
+def make_job(number: int, row: Row, sampling: Sampling, drafts: Drafts, encoder: Encoder) -> Job:
     """A row over the flags; BadSetup names the field that cannot be used."""
     where = f"prompt {number + 1}"
     known = {"prompt", "prompt_ids", "committed_ids", *_SAMPLING, *_DRAFTS, *_OPTIONS}
@@ -66,7 +73,7 @@ def make_job(
         raise BadSetup(f"{where}: give either prompt or prompt_ids")
     if not isinstance(row.get("prompt", ""), str):
         raise BadSetup(f"{where}: prompt is not a string")
-    prompt = row["prompt_ids"] if "prompt_ids" in row else encode(row["prompt"])
+    prompt = row["prompt_ids"] if "prompt_ids" in row else encoder.encode(row["prompt"])
     if not prompt:
         raise BadSetup(f"{where}: the prompt is empty; give it at least one token")
     chosen = {
@@ -77,12 +84,20 @@ def make_job(
     options = {name: _field(where, name, row[name], Count) for name in _OPTIONS if name in row}
     names = {name: _field(where, name, row[name], str) for name in _DRAFTS if name in row}
     drafts = replace(drafts, **names, options=replace(drafts.options, **options))
+    try:
+        strategies.load("drafting", drafts.drafting)
+    except BadSetup as error:
+        raise BadSetup(f"{where}: {error}") from None
     request = Request(
         _ids(where, "prompt_ids", prompt),
         msgspec.structs.replace(sampling, **chosen),
         drafts.acceptance,
         _ids(where, "committed_ids", row.get("committed_ids", ())),
     )
+    if (largest := max(*request.prompt, *request.committed, 0)) >= encoder.vocab_size:
+        raise BadSetup(
+            f"{where}: token id {largest} is outside the vocabulary of {encoder.vocab_size}"
+        )
     return Job(number, request, drafts)
 
 
