@@ -123,7 +123,8 @@ def _kept(path: Path) -> list[Row]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            rows.append({"token_ids": row["token_ids"], **row})
+            _ids(f"{path}:{number}", "token_ids", row["token_ids"])
+            rows.append(row)
         except (ValueError, KeyError, TypeError):
             if number == len(lines):
                 break
