@@ -1,7 +1,6 @@
 """The drafter's loop: drain, step, send. One thread owns the model and the socket."""
 
 import itertools
-import random
 import time
 from collections.abc import Callable
 
@@ -32,7 +31,7 @@ class Daemon:
             PROTOCOL, config.model[-200:], model.vocabulary.digest, model.vocabulary.size, AGENT
         )
         self.talk = Conversation(hello, config.verifier, config.deadline_s, time.monotonic())
-        self._ids = itertools.count(random.getrandbits(31))
+        self._ids = itertools.count(1)  # a session number names a session of this connection
         self._address = config.verifier
         self._missing = False
         self._readings: dict[int, Reading] = {}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
     MambaConfig,
@@ -129,6 +130,7 @@ def test_sessions_in_one_pass_say_what_each_says_alone():
         (LlamaConfig, {}),
         (Qwen3Config, {"head_dim": 8, "num_key_value_heads": 2}),
         (GPTNeoXConfig, {}),
+        (GPT2Config, {"n_positions": 512}),  # absolute positions
         (MistralConfig, {"sliding_window": None, "num_key_value_heads": 2}),
     ],
 )
