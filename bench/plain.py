@@ -12,7 +12,7 @@ from transformers.utils.logging import disable_progress_bar
 from bus.messages import Sampling
 from verifier_cuda.config import Config
 from verifier_cuda.model import load
-from verifier_cuda.scheduler import Block
+from verifier_cuda.scheduler import Block, chain
 
 disable_progress_bar()
 
@@ -31,9 +31,8 @@ def with_engine(model: str | Path, prompts: Sequence[list[int]], sampling: Sampl
     target = load(Config(str(model), max_sessions=1))
     results = []
     for prompt in prompts:
-        chain = [max(0, row - 1) for row in range(len(prompt) - 1)]
-        if chain:
-            target.forward([Block(0, 0, prompt[:-1], chain, None)])
+        if len(prompt) > 1:
+            target.forward([Block(0, 0, prompt[:-1], chain(len(prompt) - 1), None)])
         tokens = list(prompt)
         began = time.perf_counter()
         while len(tokens) - len(prompt) < sampling.max_tokens:
@@ -54,14 +53,15 @@ def with_transformers(
     results = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
-        began = time.perf_counter()
-        full = network.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=max_tokens,
-            do_sample=False,
-            pad_token_id=0,
-        )
+        times = []
+        for length in (1, max_tokens):  # the first token's time is the prompt's
+            began = time.perf_counter()
+            full = network.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=length,
+                do_sample=False, pad_token_id=0,
+            )  # fmt: skip
+            times.append(time.perf_counter() - began)
         tokens = full[0, len(prompt) :].tolist()
-        results.append(Plain(tokens, time.perf_counter() - began))
+        seconds = times[1] - times[0] if len(tokens) > 1 else times[1]
+        results.append(Plain(tokens, seconds * len(tokens) / max(1, len(tokens) - 1)))
     return results

@@ -212,8 +212,3 @@ class VerifierSocket(_Socket):
             except ProtocolError as error:
                 arrivals.append(Received(peer, error))
         return arrivals
-
-
-def now_us() -> int:
-    """This machine's monotonic clock in microseconds, for Ping and Pong."""
-    return time.monotonic_ns() // 1000

@@ -89,14 +89,14 @@ def complete(
         drafts = Drafts(drafting, acceptance, Options(num_draft_tokens, window, branches))
         check_exposure(host_of(verifier), insecure)
         strategies.load("drafting", drafting)
-        rows, target = _source(prompt, prompts), _target(out, resume)
+        target, rows = _target(prompts, out, resume), _source(prompt, prompts)
         if stream and concurrency > 1:
             raise BadSetup("--stream shows one text at a time: leave out --concurrency")
         alone = prompts is None
         task = _Task(rows, sampling, drafts, target, concurrency, alone or stream, alone)
         _complete(config, task)
     except KeyboardInterrupt:
-        raise _die("interrupted; the rows that were finished are kept", 130) from None
+        raise _die("interrupted; the rows written so far are kept", 130) from None
     except msgspec.ValidationError as error:
         raise _die(BadSetup(f"a sampling flag is out of range: {error}"), 1) from None
     except Unreachable as error:
@@ -113,7 +113,9 @@ def _source(prompt: str | None, prompts: Path | None) -> list[Row]:
     return read_rows(prompts)
 
 
-def _target(out: Path | None, resume: bool) -> OutFile | None:
+def _target(prompts: Path | None, out: Path | None, resume: bool) -> OutFile | None:
+    if out is not None and prompts is not None and out.resolve() == prompts.resolve():
+        raise BadSetup("--out would replace --prompts: choose another file")
     if resume and out is None:
         raise BadSetup("--resume needs the --out file of the earlier run")
     return OutFile(out, resume) if out is not None else None
@@ -142,8 +144,12 @@ def _complete(config: Config, task: _Task) -> None:
 
     model = load(config)
     out, encoder = task.out, Encoder(model.tokenizer.encode, model.vocabulary.size)
-    todo = enumerate(task.rows) if out is None else out.unfinished(task.rows)
-    jobs = [make_job(n, row, task.sampling, task.drafts, encoder) for n, row in todo]
+    jobs = [
+        make_job(number, row, task.sampling, task.drafts, encoder)
+        for number, row in enumerate(task.rows)
+    ]
+    if out is not None:
+        jobs = out.begin(jobs)
     stream = Stream(model.tokenizer.detokenizer) if task.streamed else None
     to_stdout = out is None and stream is None
     daemon = Daemon(config, model)

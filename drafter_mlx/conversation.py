@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bus.errors import Code, DraftbusError, ProtocolError, Refused, Unreachable
 from bus.messages import (
+    MAX_TOKENS,
     AnyMessage,
     Close,
     Commit,
@@ -45,6 +46,8 @@ class _Line:
     served_at: float = 0.0
     """When the verifier last did something for this session."""
     opened_at: float = 0.0
+    placed: bool = True
+    """False while the verifier has no room for the session: nothing is drafted for it."""
 
 
 class Conversation:
@@ -58,7 +61,6 @@ class Conversation:
         self.errors: dict[int, DraftbusError] = {}
         """Why a session has failed."""
         self.rtt_s: float | None = None
-        self.reconnections = 0
         self._hello = hello
         self._address = address
         self._deadline_s = deadline_s
@@ -69,7 +71,8 @@ class Conversation:
     @property
     def sessions(self) -> list[Session]:
         """Sessions that are still being continued and may be drafted for."""
-        return [line.session for line in self._lines.values()] if self.welcome else []
+        lines = self._lines.values() if self.welcome else ()
+        return [line.session for line in lines if line.placed]
 
     def start(self, session: Session, listener: Callable[[Piece], None], now: float) -> None:
         """Begin a session; `listener` gets each piece of text as it is committed."""
@@ -113,14 +116,22 @@ class Conversation:
     def _greeted(self, welcome: Welcome, now: float) -> None:
         again = self.welcome is None or self.welcome.boot_id != welcome.boot_id
         self.welcome = welcome
-        for line in self._lines.values() if again else ():
-            self._equip(line.session, welcome)
+        for line in list(self._lines.values()) if again else ():
             line.open_at = now
+            self._equip(line.session, welcome)
 
     def _equip(self, session: Session, welcome: Welcome) -> None:
         limits = welcome.limits
         ends = frozenset(welcome.stop_ids)
         session.welcome(ends, limits.max_model_len, limits.max_tree_nodes)
+        length = len(session.request.prompt)
+        if length >= min(limits.max_model_len, MAX_TOKENS):
+            reason = (
+                f"the prompt has {length} tokens and the verifier takes at most "
+                f"{min(limits.max_model_len, MAX_TOKENS) - 1}: shorten it, or raise "
+                "--max-model-len there"
+            )
+            self._fail(session.id, Refused(Code.PROMPT_TOO_LONG, reason))
 
     def _committed(self, commit: Commit, now: float) -> None:
         line = self._lines.get(commit.session)
@@ -131,7 +142,7 @@ class Conversation:
         except ProtocolError as error:
             self._fail(commit.session, error)
             return
-        line.served_at, line.stall_s = now, STALL_S
+        line.served_at, line.stall_s, line.placed = now, STALL_S, True
         if piece is None:
             line.open_at = min(line.open_at, now + RETRY_EVERY_S)
             return
@@ -145,7 +156,9 @@ class Conversation:
         if error.code == Code.NOT_GREETED:
             self.welcome, self._greet_at = None, now
         elif error.code in RETRY and line is not None:
-            if now - line.served_at > self._deadline_s:
+            line.placed = False
+            # Room comes when another session of ours ends, so waiting is right while one moves.
+            if now - max(other.served_at for other in self._lines.values()) > self._deadline_s:
                 self._fail(line.session.id, Refused(error.code, error.message))
             line.open_at = min(line.open_at, now + RETRY_EVERY_S)
         elif line is not None:
@@ -171,7 +184,8 @@ class Conversation:
             return
         self._lost_at = now
         if now >= self._ping_at:
-            self._ping_at = now + PING_EVERY_S
+            lease_s = self.welcome.limits.lease_ms / 1000
+            self._ping_at = now + min(PING_EVERY_S, lease_s / 3)
             self.outbox.append(Ping(int(now * 1e6)))
         for line in self._lines.values():
             if now - max(line.served_at, line.opened_at) > line.stall_s:
@@ -198,6 +212,7 @@ class Conversation:
 
     def wake_in_s(self, now: float) -> float:
         """Seconds until `tick` has something to do."""
-        times = [self._greet_at] if self.welcome is None else [self._ping_at]
-        times += [line.open_at for line in self._lines.values()]
+        if self.welcome is None:
+            return max(0.0, self._greet_at - now)
+        times = [self._ping_at, *(line.open_at for line in self._lines.values())]
         return max(0.0, min(times) - now)

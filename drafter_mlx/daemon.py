@@ -18,6 +18,8 @@ from strategies.drafting import Step
 
 AGENT = "draftbus/0.1"
 REPORT_AFTER_S = 1.0
+REST_S = 0.01
+"""Pause before pushing again to a verifier that had no room."""
 log = structlog.get_logger()
 
 
@@ -34,6 +36,7 @@ class Daemon:
         self._ids = itertools.count(1)  # a session number names a session of this connection
         self._address = config.verifier
         self._missing = False
+        self._full = False
         self._readings: dict[int, Reading] = {}
 
     def start(self, request: Request, drafts: Drafts, listener: Callable[[Piece], None]) -> Session:
@@ -61,11 +64,13 @@ class Daemon:
         """Work until `done`, or until the verifier is given up (`talk.failure`)."""
         while not done() and self.talk.failure is None:
             busy = any(session.plan() is not None for session in self.talk.sessions)
-            self._socket.wait(0.0 if busy else self.talk.wake_in_s(time.monotonic()))
+            rest_s = REST_S if self._full else 0.0
+            self._socket.wait(rest_s if busy else self.talk.wake_in_s(time.monotonic()))
             for message in self._socket.drain():
                 self.talk.handle(message, time.monotonic())
             self.talk.tick(time.monotonic())
             self._report()
+            self._send()
             for session in self.talk.sessions:
                 if step := session.plan():
                     self._step(session, step)
@@ -85,9 +90,10 @@ class Daemon:
 
     def _send(self) -> None:
         outbox, self.talk.outbox = self.talk.outbox, []
-        for message in outbox:
-            if self._socket.send(message) is not Delivery.SENT:
-                self.talk.unsent(message)
+        unsent = [m for m in outbox if self._socket.send(m) is not Delivery.SENT]
+        self._full = bool(unsent)
+        for message in unsent:
+            self.talk.unsent(message)
 
     # loop:end
 

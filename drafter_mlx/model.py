@@ -57,7 +57,8 @@ class DraftModel:
         chances = mx.softmax(scores, precise=True)[best]
         ids, confidence, value = (np.array(x) for x in (best, chances, scores[best]))
         order = np.lexsort((ids, -value))
-        return [(int(ids[i]), float(confidence[i])) for i in order if np.isfinite(value[i])]
+        found = [(int(ids[i]), float(confidence[i])) for i in order if np.isfinite(value[i])]
+        return found or [(0, 0.0)]  # a broken draft guesses wrong, which harms nobody
 
     def _feed(self, reading: Reading, tokens: list[int]) -> mx.array:
         """Read `tokens`; the logits after the last of them, `[vocab]`."""
@@ -87,10 +88,11 @@ def load(config: Config) -> DraftModel:
     if dtype != "auto":
         network.set_dtype(getattr(mx, dtype))
     check_trimmable(network)
+    model = DraftModel(network, tokenizer)
     rows = network(mx.array([[0]])).shape[-1]
-    if rows < Vocabulary.of(tokenizer.get_vocab()).size:
+    if rows < model.vocabulary.size:
         raise BadSetup(
             f"the tokenizer of {config.model!r} has more ids than the model's {rows} rows: "
             "they do not belong together"
         )
-    return DraftModel(network, tokenizer)
+    return model

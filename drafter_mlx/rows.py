@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ class Job:
 def read_rows(path: Path) -> list[Row]:
     """The rows of a JSON-lines file; BadSetup names the line that is not one."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").split("\n")  # splitlines cuts at U+2028 too
     except (OSError, UnicodeDecodeError) as error:
         raise BadSetup(f"cannot read {path}: {error}") from None
     rows: list[Row] = []
@@ -73,7 +73,7 @@ def make_job(number: int, row: Row, sampling: Sampling, drafts: Drafts, encoder:
         raise BadSetup(f"{where}: give either prompt or prompt_ids")
     if not isinstance(row.get("prompt", ""), str):
         raise BadSetup(f"{where}: prompt is not a string")
-    prompt = row["prompt_ids"] if "prompt_ids" in row else encoder.encode(row["prompt"])
+    prompt = row["prompt_ids"] if "prompt_ids" in row else _encoded(where, row["prompt"], encoder)
     if not prompt:
         raise BadSetup(f"{where}: the prompt is empty; give it at least one token")
     chosen = {
@@ -83,6 +83,8 @@ def make_job(number: int, row: Row, sampling: Sampling, drafts: Drafts, encoder:
     }
     options = {name: _field(where, name, row[name], Count) for name in _OPTIONS if name in row}
     names = {name: _field(where, name, row[name], str) for name in _DRAFTS if name in row}
+    if chosen.get("seed", 0) >= 1 << 64:
+        raise BadSetup(f"{where}: seed: Expected `int` < 2**64")
     drafts = replace(drafts, **names, options=replace(drafts.options, **options))
     try:
         strategies.load("drafting", drafts.drafting)
@@ -106,6 +108,14 @@ def _field(where: str, name: str, value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise BadSetup(f"{where}: {name}: {error}") from None
+
+
+def _encoded(where: str, prompt: str, encoder: Encoder) -> list[int]:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise BadSetup(f"{where}: prompt holds half a surrogate pair, which is no text") from None
+    return encoder.encode(prompt)
 
 
 def _ids(where: str, field: str, value: Any) -> Ids:
@@ -138,20 +148,35 @@ class OutFile:
     """An output file that can be gone on from: finished rows stay, cut ones are replaced."""
 
     def __init__(self, path: Path, resume: bool) -> None:
-        self._path = path
-        self.rows: list[Row] = _kept(path) if resume and path.exists() else []
+        self._path = path.resolve()
+        if self._path.exists() and not self._path.is_file():
+            raise BadSetup(f"cannot write {path}: it is no file; choose another --out")
+        self.rows: list[Row] = _kept(self._path) if resume and self._path.exists() else []
+
+    def begin(self, jobs: list[Job]) -> list[Job]:
+        """The jobs still to be done, with what is known of their text.
+
+        Only now is the file written to. BadSetup when a kept row answers another prompt.
+        """
+        todo: list[Job] = []
+        for job in jobs:
+            kept = self.rows[job.number] if job.number < len(self.rows) else None
+            if kept is not None and tuple(kept.get("prompt_ids", ())) != job.request.prompt:
+                raise BadSetup(
+                    f"row {job.number + 1} of {self._path.name} answers another prompt: give the "
+                    "--prompts of the earlier run, or choose another --out"
+                )
+            if kept is None:
+                todo.append(job)
+            elif kept.get("finish_reason") == "error":
+                request = replace(job.request, committed=Ids(kept["token_ids"]))
+                todo.append(replace(job, request=request))
         try:
             self._write_all()
         except OSError as error:
-            raise BadSetup(f"cannot write {path}: {error.strerror}; choose another --out") from None
-
-    def unfinished(self, rows: list[Row]) -> Iterator[tuple[int, Row]]:
-        """The input rows still to be done, with what is known of their text."""
-        for number, row in enumerate(rows):
-            if number >= len(self.rows):
-                yield number, row
-            elif self.rows[number].get("finish_reason") == "error":
-                yield number, row | {"committed_ids": self.rows[number]["token_ids"]}
+            reason = error.strerror
+            raise BadSetup(f"cannot write {self._path}: {reason}; choose another --out") from None
+        return todo
 
     def put(self, number: int, row: Row) -> None:
         """Keep the output of an input row. Nothing that was kept before can be lost."""

@@ -4,6 +4,7 @@ Strategies are found by name through entry points, ours like everybody else's:
 group `draftbus.acceptance` or `draftbus.drafting`, each naming a factory.
 """
 
+import functools
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ def names(kind: Kind) -> list[str]:
     return sorted({point.name for point in entry_points(group=f"draftbus.{kind}")})
 
 
+@functools.cache
 def load(kind: Kind, name: str) -> Any:
     """The factory registered for `name`; BadSetup with the known names if there is none.
 

@@ -7,14 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import zmq
-from peers import Peer, silent
 from typer.testing import CliRunner
 
 from bench import processes
 from bench.pair import DRAFT, TARGET
-from bus.messages import Sampling
 from drafter_mlx.__main__ import app as drafter
+from drafter_mlx.rows import read_rows
 from verifier_cuda.__main__ import app as verifier_app
 
 NOWHERE = "tcp://127.0.0.1:9"
@@ -55,6 +53,8 @@ def test_without_a_verifier_it_waits_then_gives_up_with_code_2():
         (("--prompt", "a", "--top-p", "0"), "a sampling flag is out of range"),
         (("--prompt", "a", "--resume"), "--resume needs the --out file"),
         (("--prompt", "a", "--out", "/nowhere/out.jsonl"), "cannot write /nowhere/out.jsonl"),
+        (("--prompt", "a", "--out", "/dev/null"), "cannot write /dev/null: it is no file"),
+        (("--prompts", "same.jsonl", "--out", "same.jsonl"), "--out would replace --prompts"),
         (("--prompt", ""), "prompt 1: the prompt is empty"),
     ],
 )
@@ -77,6 +77,8 @@ def test_a_bad_flag_is_named(flags, said):
         ({"prompt_ids": [1, 100_000]}, "prompt 2: token id 100000 is outside the vocabulary"),
         ({"prompt_ids": [1], "temperature": "hot"}, "prompt 2: temperature: Expected `float`"),
         ({"prompt_ids": [1], "top_p": 2}, "prompt 2: top_p: Expected `float` <= 1"),
+        ({"prompt_ids": [1], "seed": 1 << 64}, "prompt 2: seed: Expected `int` < 2**64"),
+        ('{"prompt": "\\ud800x"}', "prompt 2: prompt holds half a surrogate pair"),
         ({"prompt_ids": [1], "seed": -4}, "prompt 2: seed: Expected `int` >= 0"),
         ({"prompt_ids": [1], "window": 0}, "prompt 2: window: Expected `int` >= 1"),
         ({"prompt_ids": [1], "drafting": 5}, "prompt 2: drafting: Expected `str`"),
@@ -156,99 +158,28 @@ def test_what_the_verifier_refuses_fails_its_row_and_no_other(verifier, tmp_path
     assert len(got[1]["token_ids"]) == 4
 
 
-def test_a_verifier_gone_for_good_leaves_what_was_generated_and_resume_finishes_it(
-    reference, prompts, tmp_path
-):
+def test_nothing_is_written_before_the_setup_is_known_to_be_good(tmp_path):
     out = tmp_path / "out.jsonl"
-    row = {"prompt_ids": prompts[0], "max_tokens": 600, "ignore_eos": True}
-    flags = ["--prompts", prompts_file(tmp_path, row), "--out", str(out)]
-    with processes.verifier(TARGET, threads=1) as first:
-        command = processes.complete_command(first.address, DRAFT, [*flags, "--deadline", "1"])
-        drafter_process = subprocess.Popen(
-            [*command[:1], "-c", KILL_SOON, str(first.process.pid), *command[3:]],
-            env=processes.environment(1), stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        _, errors = drafter_process.communicate(timeout=120)
-    assert drafter_process.returncode == 2, errors
-    assert "no verifier answers" in one_line(errors)
-    cut = json.loads(out.read_text())
-    wanted = reference.continue_(prompts[0], Sampling(max_tokens=600, ignore_eos=True))
-    assert cut["finish_reason"] == "error"
-    assert 20 <= len(cut["token_ids"]) < 600
-    assert cut["token_ids"] == wanted[: len(cut["token_ids"])]
-    with processes.verifier(TARGET, threads=1) as second:
-        done = complete(*flags, "--resume", verifier=second.address)
-    assert done.exit_code == 0, done.stderr
-    assert json.loads(out.read_text())["token_ids"] == wanted
+    out.write_text("dear\n")
+    done = complete("--prompt", "a", "--out", str(out), model="/nowhere/model")
+    assert done.exit_code == 1
+    assert out.read_text() == "dear\n"
 
 
-KILL_SOON = """
-import os, signal, sys
-from drafter_mlx import session
-from drafter_mlx.__main__ import main
-
-pid, seen, real = int(sys.argv.pop(1)), [0], session.Session.on_commit
-
-def on_commit(self, commit, now):
-    piece = real(self, commit, now)
-    if len(self.committed) >= 20 and not seen[0]:
-        seen[0] = 1
-        os.kill(pid, signal.SIGKILL)
-    return piece
-
-session.Session.on_commit = on_commit
-main()
-"""
-
-
-def test_a_verifier_that_comes_back_is_resumed_without_gap_or_repeat(reference, prompts, tmp_path):
+def test_resume_refuses_the_answer_to_another_prompt(tmp_path):
     out = tmp_path / "out.jsonl"
-    row = {"prompt_ids": prompts[1], "max_tokens": 300, "ignore_eos": True, "temperature": 0.7}
-    flags = ["--prompts", prompts_file(tmp_path, row), "--out", str(out), "--deadline", "120"]
-    with processes.verifier(TARGET, threads=1) as first:
-        port = first.address.rsplit(":", 1)[1]
-        command = processes.complete_command(first.address, DRAFT, flags)
-        drafter_process = subprocess.Popen(
-            [*command[:1], "-c", KILL_SOON, str(first.process.pid), *command[3:]],
-            env=processes.environment(1), stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        first.process.wait(120)
-    with processes.verifier(TARGET, ["--port", port], threads=1):
-        _, errors = drafter_process.communicate(timeout=120)
-    assert drafter_process.returncode == 0, errors
-    got = json.loads(out.read_text())
-    sampling = Sampling(max_tokens=300, temperature=0.7, ignore_eos=True)
-    assert got["token_ids"] == reference.continue_(prompts[1], sampling)
-    assert got["metrics"]["draftbus"]["resumed"] >= 1
+    kept = {"prompt_ids": [5, 6], "token_ids": [7], "finish_reason": "length"}
+    out.write_text(json.dumps(kept) + "\n")
+    source = prompts_file(tmp_path, {"prompt_ids": [5, 8]})
+    done = complete("--prompts", source, "--out", str(out), "--resume")
+    assert done.exit_code == 1
+    assert "row 1 of out.jsonl answers another prompt" in one_line(done.stderr)
+    assert json.loads(out.read_text()) == kept
 
 
-def test_a_peer_that_sends_garbage_changes_nothing_for_others(verifier, reference, prompts):
-    context = zmq.Context()
-    vandal = context.socket(zmq.DEALER)
-    vandal.connect(verifier)
-    for junk in (b"", b"\xc1", b"\x93\x01\x02", bytes(range(256)) * 20, b"\xdd\xff\xff\xff\xff"):
-        vandal.send(junk)
-        vandal.send_multipart([junk, junk])
-    peer = Peer(verifier)
-
-    def guess(tree):
-        vandal.send(b"\x94\x04\x07")
-        return
-
-    text = peer.complete(prompts[2], Sampling(max_tokens=48), guess)
-    assert text == reference.continue_(prompts[2], Sampling(max_tokens=48))
-    assert vandal.poll(5000), "an error was to be answered"
-    peer.close()
-    vandal.close(0)
-    context.term()
-
-
-def test_sigterm_ends_the_verifier_cleanly():
-    with processes.verifier(TARGET, threads=1) as running:
-        peer = Peer(running.address)
-        peer.complete([5, 6, 7], Sampling(max_tokens=4), silent)
-        peer.close()
-        assert processes.stop(running.process) == 0
+def test_a_line_separator_inside_a_prompt_is_text(tmp_path):
+    path = prompts_file(tmp_path, '{"prompt": "a\u2028b"}')
+    assert read_rows(Path(path)) == [{"prompt": "a\u2028b"}]
 
 
 def test_prompt_streams_the_text_and_ends_with_statistics(verifier):

@@ -80,6 +80,7 @@ def _serve(config: Config) -> None:
         signal.signal(signal.SIGINT, lambda *_: _stop(daemon, config.drain_s))
         print(f"ready {socket.address}", flush=True)
         daemon.run()
+        structlog.get_logger().info("stopped", **daemon.totals())
     finally:
         socket.close()
 

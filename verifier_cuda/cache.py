@@ -15,8 +15,10 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 class Places:
     """Where the rows of the running pass are written. One object for all layers."""
 
+    numbers: list[int]
+    """The slot of each session in the pass."""
     slots: torch.Tensor
-    """`[sessions]`, the slot of each session in the pass."""
+    """The same on the device, `[sessions]`."""
     index: torch.Tensor
     """`[sessions, width]`, the place of each row in its slot."""
     length: int
@@ -51,8 +53,8 @@ class SlotLayer(CacheLayerMixin):
 
     def _read(self, state: torch.Tensor) -> torch.Tensor:
         to = self._owner.pass_places
-        if len(to.slots) == 1:  # a view, not a copy
-            return state.narrow(0, int(to.slots[0]), 1)[:, :, : to.length]
+        if len(to.numbers) == 1:  # a view, not a copy
+            return state.narrow(0, to.numbers[0], 1)[:, :, : to.length]
         return state[to.slots, :, : to.length]
 
     def move(self, slot: int, source: torch.Tensor, start: int) -> None:
@@ -78,16 +80,16 @@ class SlotCache(Cache):
     def __init__(self, layers: int, slots: int, places: int) -> None:
         self.slots = slots
         self.places = places
-        self.pass_places = Places(torch.zeros(1, dtype=torch.long), torch.zeros(1, 1), 1)
+        self.pass_places = Places([0], torch.zeros(1, dtype=torch.long), torch.zeros(1, 1), 1)
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
 
     def keep(self, slot: int, start: int, rows: tuple[int, ...]) -> None:
         """Move the entries of a block's accepted `rows` to where the text has them."""
         if rows == tuple(range(len(rows))):
             return  # a chain lies in place already
+        source = torch.tensor(rows, device=self.pass_places.slots.device) + start
         for layer in self.layers:
-            assert isinstance(layer, SlotLayer) and layer.keys is not None
-            source = torch.tensor(rows, device=layer.keys.device) + start
+            assert isinstance(layer, SlotLayer)
             layer.move(slot, source, start)
 
     @property

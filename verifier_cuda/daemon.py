@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from bus.sockets import Delivery, VerifierSocket
 from verifier_cuda.model import TargetModel
@@ -56,6 +57,12 @@ class Daemon:
         """Take nothing new, finish what runs within `within_s` seconds, then stop."""
         self._registry.draining = True
         self._drain_until = time.monotonic() + within_s
+
+    def totals(self) -> dict[str, float]:
+        """What was done since the start."""
+        registry = self._registry
+        lost = {"dropped_drafts": registry.dropped_drafts, "errors": registry.errors}
+        return asdict(self._scheduler.counters) | lost
 
     def _drained(self, now: float) -> bool:
         until = self._drain_until

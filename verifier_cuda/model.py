@@ -13,7 +13,7 @@ from bus.vocabulary import Vocabulary
 from verifier_cuda import sampling
 from verifier_cuda.cache import Places, SlotCache, SlotLayer
 from verifier_cuda.config import Config
-from verifier_cuda.scheduler import PREFILL_CHUNK, Block, Keep
+from verifier_cuda.scheduler import PREFILL_CHUNK, Block, Keep, chain
 
 LENGTH_STEP = 256
 """Attention looks at a multiple of this many places, so that few shapes occur."""
@@ -71,6 +71,8 @@ class TargetModel:
                 rows = logits[number, : len(block.tokens)]
                 after = block.start + ancestry(block.parents).sum(1)
                 chosen.append(sampling.choose(rows, block.sampling, after.tolist()))
+        if not chosen and self.device.type == "cuda":
+            torch.cuda.synchronize()  # so that the time of a prompt is not charged to a later pass
         flat = iter(torch.cat(chosen).tolist() if chosen else [])  # the pass's one host sync
         return [
             View([next(flat) for _ in block.tokens] if block.sampling is not None else [])
@@ -100,8 +102,9 @@ class TargetModel:
             index[number, :count] = block.start + np.arange(count)
             visible[number, :count, : block.start] = True
             visible[number, :count, block.start : block.start + count] = tree
-        slots = torch.tensor([block.slot for block in blocks], device=self.device)
-        self.cache.pass_places = Places(slots, self._to_device(index), length)
+        numbers = [block.slot for block in blocks]
+        slots = torch.tensor(numbers, device=self.device)
+        self.cache.pass_places = Places(numbers, slots, self._to_device(index), length)
         wanted = any(block.sampling for block in blocks)
         logits: torch.Tensor = self.network(
             input_ids=self._to_device(ids),
@@ -127,7 +130,7 @@ class TargetModel:
         return mask.unsqueeze(1)
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        return torch.from_numpy(array).to(self.device)
 
     def _check_layers(self) -> None:
         """Allocate all slots with one small pass, and refuse models that keep other state."""
@@ -138,6 +141,10 @@ class TargetModel:
         window = getattr(config, "sliding_window", None)
         if window and getattr(config, "use_sliding_window", True) and window < self.max_model_len:
             kinds.add(f"sliding_attention over {window} tokens")
+        rope = getattr(config, "rope_parameters", None) or {}
+        if rope.get("rope_type") in ("dynamic", "longrope"):
+            # Its angles depend on the longest row of a pass, so on other sessions.
+            kinds.add(f"{rope['rope_type']} rotary embedding")
         if not kinds:
             self.forward([Block(0, 0, [0], [0], None)])
             kinds = {"recurrent state" for layer in self.cache.layers
@@ -152,7 +159,7 @@ class TargetModel:
 def ancestry(parents: Sequence[int]) -> np.ndarray:
     """Which rows each row sees among its own block, `[rows, rows]`: itself and its ancestors."""
     seen = np.eye(len(parents), dtype=bool)
-    if list(parents) == [max(0, row - 1) for row in range(len(parents))]:
+    if list(parents) == chain(len(parents)):
         return np.tril(np.ones_like(seen))
     for row in range(1, len(parents)):
         seen[row] |= seen[parents[row]]
@@ -170,18 +177,29 @@ def load(config: Config) -> TargetModel:
             config.model, dtype=dtype, use_safetensors=True, attn_implementation="sdpa",
             trust_remote_code=config.trust_remote_code,
         ).to(device).eval()  # fmt: skip
-    except (OSError, ValueError, KeyError, ImportError) as error:
+        return _fitted(config, network, Vocabulary.of(tokenizer.get_vocab()))
+    except BadSetup:
+        raise
+    except torch.OutOfMemoryError:
+        raise BadSetup(
+            f"{config.model!r} and its cache do not fit the device: lower --max-sessions or "
+            "--max-model-len, or take a smaller --dtype"
+        ) from None
+    except Exception as error:  # transformers raises whatever its readers do
         reason = str(error).strip().split("\n")[0]
         raise BadSetup(
             f"cannot load the target {config.model!r}: {reason}; give a folder with config.json, "
             "*.safetensors and a tokenizer, or a hub id such as Qwen/Qwen3-32B"
         ) from None
+
+
+def _fitted(config: Config, network: Any, vocabulary: Vocabulary) -> TargetModel:
+    """A loaded network with the cache that the limits ask for."""
     text_config = network.config.get_text_config()
     own_limit = getattr(text_config, "max_position_embeddings", None) or 8192
     length = config.max_model_len or min(own_limit, 8192)
     if length > own_limit:
         raise BadSetup(f"--max-model-len {length} is over the model's own limit of {own_limit}")
-    vocabulary = Vocabulary.of(tokenizer.get_vocab())
     if vocabulary.size > text_config.vocab_size:
         raise BadSetup(
             f"the tokenizer of {config.model!r} has ids up to {vocabulary.size - 1} and the model "

@@ -72,6 +72,7 @@ class Registry:
         self._peers: dict[bytes, _Peer] = {}
         self._free = list(range(settings.limits.max_sessions))[::-1]
         self._unsent: dict[tuple[bytes, int], int] = {}
+        self._full_since: dict[bytes, float] = {}
 
     @property
     def holding(self) -> bool:
@@ -243,10 +244,12 @@ class Registry:
         self._peers.pop(peer, None)
 
     def expire(self, now: float) -> None:
-        """Forget every peer that has said nothing for a lease."""
+        """Forget every peer that has said nothing, or read nothing, for a lease."""
         lease_s = self.settings.limits.lease_ms / 1000
+        full = {peer for peer, _ in self._unsent}
+        self._full_since = {peer: self._full_since.get(peer, now) for peer in full}
         for peer, state in list(self._peers.items()):
-            if now - state.heard_at > lease_s:
+            if now - min(state.heard_at, self._full_since.get(peer, now)) > lease_s:
                 self.forget(peer)
 
     def hold(self, reply: Reply) -> None:

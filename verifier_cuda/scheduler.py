@@ -20,6 +20,11 @@ PREFILL_CHUNK = 512
 """Prompt tokens read in one pass, so that a long prompt does not stall the others."""
 
 
+def chain(rows: int) -> list[int]:
+    """The parents of rows that follow one another."""
+    return [max(0, row - 1) for row in range(rows)]
+
+
 @dataclass(frozen=True)
 class Block:
     """The rows of one session in one pass, as the model needs them."""
@@ -98,8 +103,8 @@ class Scheduler:
         if first.unread:
             end = first.cached + min(first.unread, self._prefill_chunk)
             tokens = first.tree.tokens[first.cached : end]
-            chain = [max(0, row - 1) for row in range(len(tokens))]
-            return [Entry(owner, first, self._block(first, tokens, chain, None), None)]
+            block = self._block(first, tokens, chain(len(tokens)), None)
+            return [Entry(owner, first, block, None)]
         entries = []
         for owner, session in ready:
             if not session.unread:

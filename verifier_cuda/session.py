@@ -65,7 +65,8 @@ class Session:
             draft.position, draft.digest, draft.tokens, draft.confidence, draft.parents
         )
         self.dropped_drafts += placed.dropped
-        if was_empty and len(self.tree):
+        # A draft from further back answers an older Commit, and tells nothing of this one.
+        if was_empty and len(self.tree) and draft.position == self.tree.tip:
             self.pace.saw_draft(now - self.committed_at)
 
     def select(self, width: int) -> Selection:

@@ -2,8 +2,8 @@
 
 Tokenizer, then target, then a draft distilled from the target. Everything is
 seeded. `card.json` beside the weights holds what was measured, and how long it
-took: 62 minutes for the target and 19 for the draft on 2 cores that other work
-shared. A GPU is used where there is one.
+took: 62 minutes for the target and 19 for the draft on 2 busy cores. A GPU is
+used where there is one.
 """
 
 import json
