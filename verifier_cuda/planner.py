@@ -2,7 +2,8 @@
 
 One rule: the highest expected tokens per second. Waiting for drafts costs the
 session's measured turnaround and gains the tokens that drafts usually bring; an
-empty pass brings one token for the price of a pass.
+empty pass brings one token for the price of a pass. The rows are the likeliest
+nodes, up to a fixed width.
 """
 
 from dataclasses import dataclass, field
