@@ -181,7 +181,7 @@ def _die(reason: object, code: int) -> typer.Exit:
 
 def main() -> None:
     """The console script."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     app()
 
 

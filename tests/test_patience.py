@@ -1,5 +1,7 @@
 """Nobody spins, nobody waits for ever, nobody keeps what others need. Times are arguments."""
 
+from contextlib import closing
+
 import mlx.core as mx
 import pytest
 from fakes import hello, opening
@@ -38,8 +40,8 @@ def test_a_drafter_that_waits_for_its_verifier_sleeps(monkeypatch):
     daemon.start(Request(Ids([1, 2]), Sampling()), Drafts(), lambda piece: None)
     waits, real = [], daemon._socket.wait
     monkeypatch.setattr(daemon._socket, "wait", lambda s: waits.append(s) or real(s))
-    daemon.run(lambda: False)
-    daemon.close()
+    with closing(daemon):
+        daemon.run(lambda: False)
     assert "tried for 1 s" in str(daemon.talk.failure)
     assert len(waits) < 50, "a loop that spins comes by many thousand times"
 

@@ -120,7 +120,7 @@ def _log_to_stderr(level: str) -> None:
         raise typer.BadParameter(f"{level!r} is none of debug, info, warning, error")
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
 
