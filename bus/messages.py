@@ -112,7 +112,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
 
     def __post_init__(self) -> None:
         if self.seed >= 1 << 64:  # msgspec checks no bound beyond 63 bits
-            raise ValueError("Expected a seed below 2**64")
+            raise ValueError("seed: Expected `int` < 2**64")
 
     @property
     def greedy(self) -> bool:

@@ -83,4 +83,5 @@ class Completion:
             "timings": session.stats.timings(),
             "metrics": session.stats.metrics(),
         }
+        row["metrics"]["draftbus"]["rtt_s"] = talk.rtt_s
         return row if error is None else row | {"error": str(error)}

@@ -83,16 +83,15 @@ def make_job(number: int, row: Row, sampling: Sampling, drafts: Drafts, encoder:
     }
     options = {name: _field(where, name, row[name], Count) for name in _OPTIONS if name in row}
     names = {name: _field(where, name, row[name], str) for name in _DRAFTS if name in row}
-    if chosen.get("seed", 0) >= 1 << 64:
-        raise BadSetup(f"{where}: seed: Expected `int` < 2**64")
     drafts = replace(drafts, **names, options=replace(drafts.options, **options))
     try:
         strategies.load("drafting", drafts.drafting)
-    except BadSetup as error:
+        sampling = msgspec.structs.replace(sampling, **chosen)
+    except (BadSetup, ValueError) as error:
         raise BadSetup(f"{where}: {error}") from None
     request = Request(
         _ids(where, "prompt_ids", prompt),
-        msgspec.structs.replace(sampling, **chosen),
+        sampling,
         drafts.acceptance,
         _ids(where, "committed_ids", row.get("committed_ids", ())),
     )

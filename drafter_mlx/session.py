@@ -8,14 +8,13 @@ from bus.errors import Code, ProtocolError
 from bus.messages import MAX_NODES, Commit, Confidences, Draft, Finish, Ids, Open, Parents, Sampling
 from drafter_mlx.stats import Stats
 from strategies.drafting import Drafting, Observation, Step
-from strategies.tree import DraftTree, Node
+from strategies.tree import MAX_TREE_NODES, DraftTree, Node
 
 Origin = Literal["accepted", "correction", "bonus", "plain", "end"]
 """Drafted and accepted; the target's instead of a draft; the target's after accepted drafts;
 without drafts; an end id, which is not text."""
 Child = tuple[int, float]
 """A guessed token and the chance that it is accepted, given that its parent is."""
-MAX_TREE_NODES = 512
 REPUSH_AFTER = 8
 """Passes in a row without drafts, though drafts were sent, after which all are sent again."""
 

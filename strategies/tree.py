@@ -14,6 +14,8 @@ from strategies.noise import mix64
 
 ROOT_DIGEST = 0x6472616674627573
 """The digest of the empty prefix."""
+MAX_TREE_NODES = 512
+"""Nodes that either daemon holds for one session."""
 MAX_DEPTH = 256
 """No node lies deeper than this below the tip."""
 

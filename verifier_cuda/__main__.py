@@ -13,6 +13,7 @@ import strategies
 from bus.errors import BadSetup
 from bus.messages import Limits
 from bus.sockets import VerifierSocket
+from strategies.tree import MAX_TREE_NODES
 from verifier_cuda.config import Config, Device, Dtype
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The CUDA side of draftbus: checks drafts and owns the text.",
 )
-MAX_TREE_NODES = 512
 
 
 @app.callback()

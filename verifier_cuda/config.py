@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from verifier_cuda.scheduler import MAX_WIDTH
+
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -20,7 +22,7 @@ class Config:
     max_sessions: int = 8
     max_model_len: int | None = None
     """Tokens of prompt and text together; None for the model's own limit, at most 8192."""
-    max_width: int = 16
+    max_width: int = MAX_WIDTH
     """Most rows of one session in one pass."""
     lease_s: float = 10.0
     """A drafter that says nothing for this long loses its sessions."""

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bus.errors import BadSetup
+from bus.messages import MAX_TOKENS
 from bus.vocabulary import Vocabulary
 from verifier_cuda import sampling
 from verifier_cuda.cache import Places, SlotCache, SlotLayer
@@ -200,6 +201,8 @@ def _fitted(config: Config, network: Any, vocabulary: Vocabulary) -> TargetModel
     length = config.max_model_len or min(own_limit, 8192)
     if length > own_limit:
         raise BadSetup(f"--max-model-len {length} is over the model's own limit of {own_limit}")
+    if length > MAX_TOKENS:
+        raise BadSetup(f"--max-model-len {length} is over the {MAX_TOKENS} ids a message can carry")
     if vocabulary.size > text_config.vocab_size:
         raise BadSetup(
             f"the tokenizer of {config.model!r} has ids up to {vocabulary.size - 1} and the model "
