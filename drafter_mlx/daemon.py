@@ -62,21 +62,24 @@ class Daemon:
     # loop:begin
     def run(self, done: Callable[[], bool]) -> None:
         """Work until `done`, or until the verifier is given up (`talk.failure`)."""
+        stepped = True
         while not done() and self.talk.failure is None:
-            busy = any(session.plan() is not None for session in self.talk.sessions)
             rest_s = REST_S if self._full else 0.0
-            self._socket.wait(rest_s if busy else self.talk.wake_in_s(time.monotonic()))
+            self._socket.wait(rest_s if stepped else self.talk.wake_in_s(time.monotonic()))
             for message in self._socket.drain():
                 self.talk.handle(message, time.monotonic())
             self.talk.tick(time.monotonic())
             self._report()
             self._send()
-            for session in self.talk.sessions:
-                if step := session.plan():
-                    self._step(session, step)
+            steps = [(session, session.plan()) for session in self.talk.sessions]
+            for session, step in steps:
+                self._step(session, step)
+            stepped = any(step is not None for _, step in steps)
             self._send()
 
-    def _step(self, session: Session, step: Step) -> None:
+    def _step(self, session: Session, step: Step | None) -> None:
+        if step is None:
+            return
         began = time.monotonic()
         reading = self._readings[session.id]
         sampling = session.request.sampling

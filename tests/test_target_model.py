@@ -20,6 +20,7 @@ from bus.errors import BadSetup
 from bus.messages import Sampling
 from bus.vocabulary import Vocabulary
 from strategies.sampling import choose
+from verifier_cuda import model as target_model
 from verifier_cuda.config import Config
 from verifier_cuda.model import TargetModel, ancestry, load
 from verifier_cuda.scheduler import Block, Keep
@@ -204,6 +205,12 @@ def test_a_length_over_the_models_own_is_refused():
         BadSetup, match="--max-model-len 4096 is over the model's own limit of 2048"
     ):
         load(Config(str(TARGET), max_model_len=4096))
+
+
+def test_a_length_that_no_message_can_carry_is_refused(monkeypatch):
+    monkeypatch.setattr(target_model, "MAX_TOKENS", 100)
+    with pytest.raises(BadSetup, match="--max-model-len 101 is over the 100 ids"):
+        load(Config(str(TARGET), max_model_len=101))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
