@@ -1,5 +1,6 @@
 """Start the daemons as the processes a user would start, and end them again."""
 
+import ctypes.util
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+_LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib")
 
 
 @dataclass(frozen=True)
@@ -27,22 +30,53 @@ def environment(threads: int | None = None) -> dict[str, str]:
             **extra}  # fmt: skip
 
 
+def openblas() -> str | None:
+    """OpenBLAS on this Linux machine, for MLX, whose Linux wheel brings a slow BLAS; or None."""
+    if not sys.platform.startswith("linux"):
+        return None
+    folders = [Path(root) for root in _LIBRARIES]
+    beside = (path for folder in folders for path in sorted(folder.glob("*/libopenblas.so.0")))
+    found = next((path for path in beside if path.exists()), None)
+    return str(found) if found else ctypes.util.find_library("openblas")
+
+
+@contextmanager
+def on_cores(cores: Sequence[int] | None) -> Iterator[None]:
+    """Processes started inside the block run on `cores` only, where the system can do that."""
+    if cores is None or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 @contextmanager
 def verifier(
-    model: str | Path, flags: Sequence[str] = (), threads: int | None = None, ready_s: float = 300
+    model: str | Path,
+    flags: Sequence[str] = (),
+    threads: int | None = None,
+    ready_s: float = 300,
+    cores: Sequence[int] | None = None,
 ) -> Iterator[Verifier]:
     """Run `verifier_cuda serve` on a free port of the loopback until the block ends.
 
+    `cores` pins it, with one compute thread for each unless `threads` says otherwise.
     RuntimeError with what it wrote when it does not become ready in `ready_s` seconds.
     """
     command = [sys.executable, "-m", "verifier_cuda", "serve", "--model", str(model)]
     if "--port" not in flags:
         command += ["--port", "0"]
+    threads = threads or (len(cores) if cores else None)
     with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            [*command, *flags], env=environment(threads), text=True,
-            stdout=subprocess.PIPE, stderr=errors,
-        )  # fmt: skip
+        with on_cores(cores):
+            process = subprocess.Popen(
+                [*command, *flags], env=environment(threads), text=True,
+                stdout=subprocess.PIPE, stderr=errors,
+            )  # fmt: skip
         too_late = threading.Timer(ready_s, process.kill)
         too_late.start()
         try:

@@ -10,7 +10,16 @@ import msgpack
 import msgspec
 
 from bus.errors import Code, ProtocolError
-from bus.messages import MAX_PAYLOAD, AnyMessage, Confidences, Ids, Message, Packed, Parents
+from bus.messages import (
+    MAX_PAYLOAD,
+    Anchors,
+    AnyMessage,
+    Confidences,
+    Ids,
+    Message,
+    Packed,
+    Parents,
+)
 
 _MAX_ITEMS = 64
 """Entries of any array on the wire; the long lists travel as byte strings."""
@@ -71,7 +80,7 @@ def _plain(value: Any) -> Any:
 
 def _packed(kind: type, value: Any) -> Any:
     """The packed list of `kind` in the bytes `value`."""
-    for known in (Ids, Confidences, Parents):
+    for known in (Ids, Confidences, Parents, Anchors):
         if kind is known and isinstance(value, bytes):
             return known.unpack(value)
     raise ValueError(f"expected bytes for {kind.__name__}, got {type(value).__name__}")

@@ -7,17 +7,18 @@ new PROTOCOL number.
 """
 
 import struct
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 MAX_PAYLOAD = 1 << 20
 """Bytes in one message; the sockets refuse a larger frame unread."""
 MAX_TOKENS = 1 << 17
-"""Token ids in one field, which is half of MAX_PAYLOAD."""
+"""Token ids in one field, which fit MAX_PAYLOAD however large they are."""
+MAX_ID = (1 << 32) - 1
 MIN_TEMPERATURE = 1e-5
 """Below this a temperature counts as 0: dividing logits by less overflows float32."""
 MAX_NODES = 64
@@ -28,8 +29,10 @@ Name = Annotated[str, Meta(max_length=200)]
 Text = Annotated[str, Meta(max_length=1000)]
 SessionId = Annotated[int, Meta(ge=0, le=MAX_SESSION)]
 Position = Annotated[int, Meta(ge=0, le=1 << 31)]
-Digest = Annotated[int, Meta(ge=0)]
+Word = Annotated[int, Meta(ge=0)]
 """64 bits; MessagePack has no larger integer."""
+Prefix = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
+"""The rolling digest of a prefix, as `strategies.tree` makes it."""
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 Finish = Literal["stop", "length"]
 """Why a text is over: an end id, or no room for more."""
@@ -38,42 +41,58 @@ Micros = Annotated[int, Meta(ge=0, le=1 << 62)]
 
 
 class Ids(tuple[int, ...]):
-    """Token ids; travel as little-endian u32, four bytes each."""
+    """Token ids; travel as LEB128, seven bits a byte, low ones first: two or three bytes each."""
 
     __slots__ = ()
 
     def pack(self) -> bytes:
-        return struct.pack(f"<{len(self)}I", *self)
+        data = bytearray()
+        for token in self:
+            while token > 0x7F:
+                data.append(token & 0x7F | 0x80)
+                token >>= 7
+            data.append(token)
+        return bytes(data)
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        if len(data) % 4 or len(data) > 4 * MAX_TOKENS:
+        ids: list[int] = []
+        token = shift = 0
+        for byte in data:
+            token |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                if token > MAX_ID or (byte == 0 and shift > 7):
+                    raise ValueError("an id is too large, or written longer than it is")
+                ids.append(token)
+                token = shift = 0
+            elif shift > 28:
+                raise ValueError("an id is too large")
+        if shift or len(ids) > MAX_TOKENS:
             raise ValueError(f"{len(data)} bytes are not a list of at most {MAX_TOKENS} token ids")
-        return cls(struct.unpack(f"<{len(data) // 4}I", data))
+        return cls(ids)
 
 
 class Confidences(tuple[float, ...]):
-    """Chances in [0, 1]; travel as little-endian f16, two bytes each."""
+    """Chances in [0, 1]; travel as one byte each, in steps of 1/255."""
 
     __slots__ = ()
 
     def pack(self) -> bytes:
-        return struct.pack(f"<{len(self)}e", *self)
+        return bytes(round(255 * value) for value in self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        if len(data) % 2 or len(data) > 2 * MAX_NODES:
+        if len(data) > MAX_NODES:
             raise ValueError(f"{len(data)} bytes are not a list of at most {MAX_NODES} confidences")
-        values = struct.unpack(f"<{len(data) // 2}e", data)
-        if not all(0.0 <= value <= 1.0 for value in values):  # NaN fails this too
-            raise ValueError("a confidence is not in [0, 1]")
-        return cls(values)
+        return cls(byte / 255 for byte in data)
 
 
 class Parents(tuple[int, ...]):
     """For each node of a Draft: 0 for the anchor, i for the message's i-th node.
 
-    Travels as one byte each. Empty means a chain: every node under the one before.
+    MAX_NODES + j stands for the j-th further anchor. Travels as one byte each.
+    Empty means a chain: every node under the one before.
     """
 
     __slots__ = ()
@@ -83,12 +102,37 @@ class Parents(tuple[int, ...]):
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        if len(data) > MAX_NODES or any(parent > index for index, parent in enumerate(data)):
+        if len(data) > MAX_NODES or any(
+            index < parent <= MAX_NODES for index, parent in enumerate(data)
+        ):
             raise ValueError("a parent does not come before its child")
         return cls(data)
 
 
-Packed = Ids | Confidences | Parents
+class Anchor(NamedTuple):
+    """A further prefix that nodes of a Draft continue."""
+
+    offset: int
+    """Tokens in it beyond the Draft's position."""
+    digest: int
+
+
+class Anchors(tuple[Anchor, ...]):
+    """Further anchors; travel as one byte of offset and a little-endian u32 each."""
+
+    __slots__ = ()
+
+    def pack(self) -> bytes:
+        return b"".join(struct.pack("<BI", *anchor) for anchor in self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        if len(data) % 5 or len(data) > 5 * MAX_NODES:
+            raise ValueError(f"{len(data)} bytes are not a list of at most {MAX_NODES} anchors")
+        return cls(Anchor(*pair) for pair in struct.iter_unpack("<BI", data))
+
+
+Packed = Ids | Confidences | Parents | Anchors
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -104,7 +148,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """Keep the k likeliest tokens; 0 keeps all."""
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    seed: Digest = 0
+    seed: Word = 0
     stop_ids: Ids = Ids()
     """Ids that end the text, beside the model's own; the id itself is committed."""
     ignore_eos: bool = False
@@ -155,7 +199,7 @@ class Hello(Message, frozen=True, tag=1):
 class Welcome(Message, frozen=True, tag=2):
     """Verifier to drafter: the answer to Hello."""
 
-    boot_id: Digest
+    boot_id: Word
     """Drawn at start-up; another value means the verifier has forgotten every session."""
     model: Name
     limits: Limits
@@ -173,19 +217,25 @@ class Open(Message, frozen=True, tag=3):
     committed: Ids
     sampling: Sampling
     acceptance: Name = "exact"
+    lockstep: bool = False
+    """Wait for a draft before each pass, as synchronous speculation does (a baseline)."""
 
 
 class Draft(Message, frozen=True, tag=4):
-    """Guesses: a small subtree under the node whose prefix has this digest. Idempotent."""
+    """Guesses: small subtrees under nodes whose prefixes have these digests. Idempotent."""
 
     session: SessionId
     position: Position
     """Tokens in the anchor's prefix, which is the index of the first guessed token."""
-    digest: Digest
+    digest: Prefix
     tokens: Ids
     confidence: Confidences
     """Chance of each node, given that its parent was accepted."""
     parents: Parents = Parents()
+    more: Anchors = Anchors()
+    """Further anchors."""
+    turnaround_us: Micros = 0
+    """In the first push after a Commit: the round trip, and how long the answer took."""
 
 
 class Commit(Message, frozen=True, tag=5):

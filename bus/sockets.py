@@ -16,6 +16,7 @@ from typing import Any
 import zmq
 
 from bus import codec
+from bus.delay import Line
 from bus.errors import BadSetup, Code, ProtocolError
 from bus.messages import MAX_PAYLOAD, AnyMessage, Message
 
@@ -83,7 +84,10 @@ def check_exposure(host: str, insecure: bool) -> None:
 class _Socket:
     """Options, byte counts and polling that both sides share."""
 
-    def __init__(self, kind: int, context: zmq.Context[Any] | None) -> None:
+    def __init__(
+        self, kind: int, context: zmq.Context[Any] | None, line: Line | None = None
+    ) -> None:
+        self._line = line
         self._envelope = 1 if kind == zmq.ROUTER else 0  # ROUTER puts the peer's name in front
         self._socket: zmq.Socket[bytes] = (context or zmq.Context.instance()).socket(kind)
         for option, value in _HEARTBEATS.items():
@@ -97,25 +101,50 @@ class _Socket:
     def wait(self, timeout_s: float) -> bool:
         """True when something can be read within `timeout_s` seconds."""
         until = time.monotonic() + timeout_s
-        if self._socket.poll(int(timeout_s * 1000)):
-            return True
-        # Polling counts in milliseconds; the rest is slept in small bites.
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, 1e-4))
-            if self._socket.poll(0):
-                return True
-        return False
+        while not self._readable():
+            now = time.monotonic()
+            next_at = self._line.next_at() if self._line else None
+            left = min(until, until if next_at is None else next_at) - now
+            if now >= until:
+                return False
+            # Polling counts in milliseconds; the rest is slept in small bites.
+            if left < 1e-3 or not self._socket.poll(int(left * 1000)):
+                time.sleep(min(max(0.0, left), 1e-4))
+        return True
+
+    def _readable(self) -> bool:
+        if self._line is None:
+            return bool(self._socket.poll(0))
+        self._pull(self._line)
+        next_at = self._line.next_at()
+        return next_at is not None and next_at <= time.monotonic()
 
     def _frames(self) -> list[list[bytes]]:
+        if self._line is not None:
+            self._pull(self._line)
+            return self._line.due(time.monotonic())
+        return self._taken()
+
+    def _taken(self) -> list[list[bytes]]:
         taken: list[list[bytes]] = []
         while len(taken) < MAX_DRAIN:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            self.bytes_received += sum(map(len, frames[self._envelope :]))
+            payload = frames[self._envelope : None if self._line is None else -1]
+            self.bytes_received += sum(map(len, payload))
             taken.append(frames)
         return taken
+
+    def _pull(self, line: Line) -> None:
+        for frames in self._taken():
+            line.hold(frames[0] if self._envelope else b"", frames)
+
+    def _stamped(self, peer: bytes, frames: list[bytes]) -> list[bytes]:
+        if self._line is None:
+            return frames
+        return [*frames, self._line.stamp(peer, time.monotonic())]
 
     def close(self) -> None:
         self._socket.close()
@@ -125,11 +154,18 @@ class DrafterSocket(_Socket):
     """The drafter's end: one DEALER, connected to one verifier."""
 
     def __init__(
-        self, address: str, insecure: bool = False, context: zmq.Context[Any] | None = None
+        self,
+        address: str,
+        insecure: bool = False,
+        context: zmq.Context[Any] | None = None,
+        line: Line | None = None,
     ) -> None:
+        """`line` emulates a slow network, to a verifier that does so too."""
         host = host_of(address)
         check_exposure(host, insecure)
-        super().__init__(zmq.DEALER, context)
+        if line is not None:
+            check_exposure(host, insecure=False)
+        super().__init__(zmq.DEALER, context, line)
         self._socket.setsockopt(zmq.IPV6, ":" in host)
         # Nothing is queued for a verifier that is not there: stale drafts help nobody.
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
@@ -146,7 +182,7 @@ class DrafterSocket(_Socket):
         """Hand over `message`, or say that there is no room (or no verifier)."""
         payload = codec.encode(message)
         try:
-            self._socket.send(payload, zmq.NOBLOCK)
+            self._socket.send_multipart(self._stamped(b"", [payload]), zmq.NOBLOCK)
         except zmq.Again:
             return Delivery.FULL
         self.bytes_sent += len(payload)
@@ -167,12 +203,18 @@ class VerifierSocket(_Socket):
     """The verifier's end: one ROUTER. Peers are named by automatic routing ids."""
 
     def __init__(
-        self, host: str, port: int, insecure: bool = False, context: zmq.Context[Any] | None = None
+        self,
+        host: str,
+        port: int,
+        insecure: bool = False,
+        context: zmq.Context[Any] | None = None,
+        line: Line | None = None,
     ) -> None:
-        check_exposure(host, insecure)
+        """With a `line`, only drafters that emulate a slow network too are heard."""
+        check_exposure(host, insecure and line is None)
         if not 0 <= port < 65536:
             raise BadSetup(f"there is no port {port}; choose one below 65536")
-        super().__init__(zmq.ROUTER, context)
+        super().__init__(zmq.ROUTER, context, line)
         self._socket.setsockopt(zmq.IPV6, ":" in host)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._secure()
@@ -189,7 +231,7 @@ class VerifierSocket(_Socket):
         """Hand over `message` to `peer` without ever blocking."""
         payload = codec.encode(message)
         try:
-            self._socket.send_multipart([peer, payload], zmq.NOBLOCK)
+            self._socket.send_multipart(self._stamped(peer, [peer, payload]), zmq.NOBLOCK)
         except zmq.Again:
             return Delivery.FULL
         except zmq.ZMQError as error:

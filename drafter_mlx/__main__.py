@@ -68,6 +68,12 @@ def complete(
     branches: Annotated[
         int, Flag(min=1, max=16, help="Children of a node in `tree`.")
     ] = Options.branches,
+    step_nodes: Annotated[
+        int, Flag(min=1, max=64, help="Most nodes that `tree` feeds to the draft at once.")
+    ] = Options.step_nodes,
+    calibration: Annotated[
+        Path | None, Flag(help="Keep what is learned about the draft's chances in this file.")
+    ] = None,
     concurrency: Annotated[int, Flag(min=1, help="Prompts worked on at a time.")] = 1,
     stream: Annotated[bool, Flag(help="Show the texts of --prompts while they are made.")] = False,
     dtype: Annotated[Dtype, Flag(help="auto: as stored, float32 on a CPU.")] = Config.dtype,
@@ -80,13 +86,17 @@ def complete(
     trust_remote_code: Annotated[bool, Flag(help="Run code that comes with the model.")] = False,
 ) -> None:
     """Complete prompts through a verifier. Exit code 2: the verifier cannot be reached."""
-    config = Config(verifier, model, dtype, insecure, trust_remote_code, deadline)
+    config = Config(
+        verifier, model, dtype, insecure, trust_remote_code, deadline, calibration=calibration
+    )
     try:
         sampling = msgspec.convert(
             [max_tokens, temp, top_k, top_p, min_p, seed, (), ignore_eos], Sampling,
             dec_hook=lambda kind, value: kind(value),
         )  # fmt: skip
-        drafts = Drafts(drafting, acceptance, Options(num_draft_tokens, window, branches))
+        drafts = Drafts(
+            drafting, acceptance, Options(num_draft_tokens, window, branches, step_nodes)
+        )
         check_exposure(host_of(verifier), insecure)
         strategies.load("drafting", drafting)
         target, rows = _target(prompts, out, resume), _source(prompt, prompts)

@@ -1,6 +1,7 @@
 """Everything a drafter can be told, checked once and never changed."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from strategies.drafting import Options
@@ -20,6 +21,11 @@ class Config:
     trust_remote_code: bool = False
     deadline_s: float = 30.0
     """How long a verifier may be missing before requests fail."""
+    calibration: Path | None = None
+    """File that keeps what was learned about the draft's chances."""
+    delay_s: float | None = None
+    """One-way delay of an emulated network, to a verifier with --emulate-network; None for none."""
+    jitter_s: float = 0.0
 
 
 @dataclass(frozen=True)

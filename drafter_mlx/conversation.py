@@ -32,6 +32,8 @@ STALL_S = 2.0
 """Without a Commit for this long a session is opened again; the pause doubles each time."""
 RETRY = frozenset({Code.OVERLOADED, Code.SHUTTING_DOWN, Code.UNKNOWN_SESSION})
 RETRY_EVERY_S = 0.2
+RTTS = 16
+"""Answers of which the shortest says how long a round trip is."""
 
 
 @dataclass
@@ -61,12 +63,13 @@ class Conversation:
         self.errors: dict[int, DraftbusError] = {}
         """Why a session has failed."""
         self.rtt_s: float | None = None
+        self._rtts_s: list[float] = []
         self._hello = hello
         self._address = address
         self._deadline_s = deadline_s
         self._lines: dict[int, _Line] = {}
         self._lost_at = self._heard_at = now
-        self._greet_at = self._ping_at = self._ticked_at = now
+        self._greet_at = self._ping_at = self._ticked_at = self._greeted_at = now
 
     @property
     def sessions(self) -> list[Session]:
@@ -77,6 +80,7 @@ class Conversation:
     def start(self, session: Session, listener: Callable[[Piece], None], now: float) -> None:
         """Begin a session; `listener` gets each piece of text as it is committed."""
         session.stats.opened_at = now
+        session.rtt_s = self.rtt_s or 0.0
         self._lines[session.id] = _Line(session, listener, now, served_at=now)
         if self.welcome is not None:
             self._equip(session, self.welcome)
@@ -106,14 +110,21 @@ class Conversation:
             case Commit():
                 self._committed(message, now)
             case Pong():
-                sample = max(0.0, now - message.sent_us / 1e6)
-                self.rtt_s = sample if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * sample
+                self._measured(max(0.0, now - message.sent_us / 1e6))
             case Error():
                 self._refused(message, now)
             case _:
                 pass  # nothing else is said to a drafter
 
+    def _measured(self, rtt_s: float) -> None:
+        """A question was answered. Most answers waited for a pass, so the shortest counts."""
+        self._rtts_s = [*self._rtts_s[1 - RTTS :], rtt_s]
+        self.rtt_s = min(self._rtts_s)
+        for line in self._lines.values():
+            line.session.rtt_s = self.rtt_s
+
     def _greeted(self, welcome: Welcome, now: float) -> None:
+        self._measured(now - self._greeted_at)
         again = self.welcome is None or self.welcome.boot_id != welcome.boot_id
         self.welcome = welcome
         for line in list(self._lines.values()) if again else ():
@@ -203,7 +214,7 @@ class Conversation:
                 "one there with `draftbus-verifier serve --model ...`, or check --verifier"
             )
         elif now >= self._greet_at:
-            self._greet_at = now + GREET_EVERY_S
+            self._greet_at, self._greeted_at = now + GREET_EVERY_S, now
             self.outbox.append(self._hello)
 
     def missing_s(self, now: float) -> float:

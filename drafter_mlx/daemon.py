@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import structlog
 
+from bus.delay import Line
 from bus.messages import PROTOCOL, Hello
 from bus.sockets import Delivery, DrafterSocket
 from drafter_mlx.cache import Reading
 from drafter_mlx.config import Config, Drafts
 from drafter_mlx.conversation import Conversation
+from drafter_mlx.experience import Experience
 from drafter_mlx.model import DraftModel
 from drafter_mlx.session import Piece, Request, Session
 from strategies import load as load_strategy
@@ -28,10 +30,15 @@ class Daemon:
 
     def __init__(self, config: Config, model: DraftModel) -> None:
         self._model = model
-        self._socket = DrafterSocket(config.verifier, config.insecure)
+        line = None if config.delay_s is None else Line(config.delay_s, config.jitter_s)
+        self._socket = DrafterSocket(config.verifier, config.insecure, line=line)
         hello = Hello(
             PROTOCOL, config.model[-200:], model.vocabulary.digest, model.vocabulary.size, AGENT
         )
+        self.experience = Experience(step_costs=model.step_costs())
+        self._calibration = config.calibration
+        if config.calibration is not None:
+            self.experience.load(config.calibration)
         self.talk = Conversation(hello, config.verifier, config.deadline_s, time.monotonic())
         self._ids = itertools.count(1)  # a session number names a session of this connection
         self._address = config.verifier
@@ -43,7 +50,9 @@ class Daemon:
         """Begin a request; `listener` gets each piece of its text."""
         assert max((*request.prompt, *request.committed)) < self._model.vocabulary.size
         drafting = load_strategy("drafting", drafts.drafting)(drafts.options)
-        session = Session(next(self._ids), request, drafting, drafts.options.window)
+        session = Session(
+            next(self._ids), request, drafting, drafts.options.window, self.experience
+        )
         self._readings[session.id] = self._model.reading()
         self.talk.start(session, listener, time.monotonic())
         return session
@@ -83,12 +92,16 @@ class Daemon:
         began = time.monotonic()
         reading = self._readings[session.id]
         sampling = session.request.sampling
-        if self._model.catch_up(reading, session.tree.tokens):
-            found = [
-                self._model.children(reading, session.tokens_to(node), sampling, step.children)
-                for node in step.expand
-            ]
-            self.talk.push(session.expanded(step, found))
+        if self._model.catch_up(reading, session.tree):
+            found = (
+                self._model.expand(reading, session.tree, step.expand, sampling, step.children)
+                if step.expand
+                else []
+            )
+            self.talk.push(session.expanded(step, found, time.monotonic()))
+            if step.expand:
+                self.experience.step_costs.saw(len(step.expand), time.monotonic() - began)
+            session.stats.draft_steps += bool(step.expand)
         session.stats.drafter_busy_s += time.monotonic() - began
 
     def _send(self) -> None:
@@ -111,3 +124,5 @@ class Daemon:
 
     def close(self) -> None:
         self._socket.close()
+        if self._calibration is not None:
+            self.experience.save(self._calibration)

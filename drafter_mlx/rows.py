@@ -17,7 +17,7 @@ from drafter_mlx.session import Request
 
 Row = dict[str, Any]
 _DRAFTS = ("drafting", "acceptance")
-_OPTIONS = ("num_draft_tokens", "window", "branches")
+_OPTIONS = ("num_draft_tokens", "window", "branches", "step_nodes")
 _SAMPLING = {field.name: field.type for field in msgspec.structs.fields(Sampling)}
 Count = Annotated[int, msgspec.Meta(ge=1, le=256)]
 
@@ -64,7 +64,7 @@ class Encoder:
 def make_job(number: int, row: Row, sampling: Sampling, drafts: Drafts, encoder: Encoder) -> Job:
     """A row over the flags; BadSetup names the field that cannot be used."""
     where = f"prompt {number + 1}"
-    known = {"prompt", "prompt_ids", "committed_ids", *_SAMPLING, *_DRAFTS, *_OPTIONS}
+    known = {"prompt", "prompt_ids", "committed_ids", "lockstep", *_SAMPLING, *_DRAFTS, *_OPTIONS}
     if unknown := sorted(set(row) - known):
         raise BadSetup(
             f"{where}: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}"
@@ -94,6 +94,7 @@ def make_job(number: int, row: Row, sampling: Sampling, drafts: Drafts, encoder:
         sampling,
         drafts.acceptance,
         _ids(where, "committed_ids", row.get("committed_ids", ())),
+        _field(where, "lockstep", row.get("lockstep", False), bool),
     )
     if (largest := max(*request.prompt, *request.committed, 0)) >= encoder.vocab_size:
         raise BadSetup(

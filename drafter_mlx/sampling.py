@@ -7,6 +7,7 @@ draft and nothing else.
 """
 
 import functools
+from collections.abc import Sequence
 
 import mlx.core as mx
 
@@ -25,11 +26,11 @@ def _finalize(word: mx.array) -> mx.array:
     return word ^ (word >> 16)
 
 
-def gumbel_units(key: noise.Key, vocab_size: int) -> mx.array:
-    """Noise of ids 0 to `vocab_size` - 1 in units, int32 `[vocab_size]`."""
-    ids = mx.arange(vocab_size, dtype=mx.uint32)
-    word = _finalize(ids * mx.array(noise.GOLDEN, mx.uint32) + mx.array(key.low, mx.uint32))
-    word = _finalize(word ^ mx.array(key.high, mx.uint32))
+def gumbel_units(keys: Sequence[noise.Key], vocab_size: int) -> mx.array:
+    """Noise of ids 0 to `vocab_size` - 1 under each key in units, int32 `[keys, vocab_size]`."""
+    low, high = mx.array([list(key) for key in keys], mx.uint32)[:, :, None].transpose(1, 0, 2)
+    ids = mx.arange(vocab_size, dtype=mx.uint32)[None]
+    word = _finalize(_finalize(ids * mx.array(noise.GOLDEN, mx.uint32) + low) ^ high)
     upper = word >> 31
     odd = (mx.where(upper == 1, ~word, word) << 1) | mx.array(1, mx.uint32)
     top = (odd & ~(odd >> 1)).astype(mx.float32)
@@ -47,26 +48,29 @@ def gumbel_units(key: noise.Key, vocab_size: int) -> mx.array:
 
 
 def filtered(logits: mx.array, sampling: Sampling) -> mx.array:
-    """Logits `[vocab]` over the temperature, minus infinity where cut off."""
+    """Logits `[rows, vocab]` over the temperature, minus infinity where cut off."""
     scaled = logits / sampling.temperature
-    if 0 < sampling.top_k < scaled.size:
-        smallest = mx.topk(scaled, sampling.top_k).min()
+    if 0 < sampling.top_k < scaled.shape[-1]:
+        smallest = mx.topk(scaled, sampling.top_k, axis=-1).min(-1, keepdims=True)
         scaled = mx.where(scaled < smallest, -mx.inf, scaled)
     if sampling.top_p < 1:
-        ordered = mx.sort(scaled)[::-1]
-        chance = mx.softmax(ordered, precise=True)
-        kept = mx.maximum((mx.cumsum(chance) - chance < sampling.top_p).sum(), 1)
-        scaled = mx.where(scaled < ordered[kept - 1], -mx.inf, scaled)
+        ordered = mx.sort(scaled, axis=-1)[:, ::-1]
+        chance = mx.softmax(ordered, axis=-1, precise=True)
+        before = mx.cumsum(chance, axis=-1) - chance
+        kept = mx.maximum((before < sampling.top_p).sum(-1, keepdims=True), 1)
+        scaled = mx.where(scaled < mx.take_along_axis(ordered, kept - 1, axis=-1), -mx.inf, scaled)
     if sampling.min_p > 0:
-        floor = scaled.max() + mx.log(mx.array(sampling.min_p, mx.float32))
+        likeliest = scaled.max(-1, keepdims=True)
+        floor = likeliest + mx.log(mx.array(sampling.min_p, mx.float32))
         scaled = mx.where(scaled < floor, -mx.inf, scaled)
     return scaled
 
 
-def scores(logits: mx.array, sampling: Sampling, position: int) -> mx.array:
-    """What the keyed choice is the argmax of, float32 `[vocab]`."""
+def scores(logits: mx.array, sampling: Sampling, positions: Sequence[int]) -> mx.array:
+    """What the keyed choices at `positions` are the argmax of, float32 `[rows, vocab]`."""
     logits = logits.astype(mx.float32)
     if sampling.greedy:
         return logits
-    units = gumbel_units(noise.key(sampling.seed, position), logits.size)
+    keys = [noise.key(sampling.seed, position) for position in positions]
+    units = gumbel_units(keys, logits.shape[-1])
     return filtered(logits, sampling) + units.astype(mx.float32) * 2.0**-noise.UNIT_BITS

@@ -33,6 +33,13 @@ class Stats:
     rollbacks: int = 0
     rollback_tokens: int = 0
     """First choices drafted beyond a point where the target disagreed."""
+    judged_by_depth: list[int] = field(default_factory=list)
+    """Passes that had a draft so deep on the path they took."""
+    accepted_by_depth: list[int] = field(default_factory=list)
+    tried_by_rank: list[int] = field(default_factory=list)
+    """Guesses of each rank at a position that was committed, whether verified in time or not."""
+    right_by_rank: list[int] = field(default_factory=list)
+    draft_steps: int = 0
     resumed: int = 0
     verifier_busy_s: float = 0.0
     verifier_wait_s: float = 0.0
@@ -53,9 +60,23 @@ class Stats:
         self.rejections += commit.rejected > 0
         self.drafted += commit.width - 1
         self.accepted += commit.accepted
+        for depth in range(commit.accepted + (commit.rejected > 0)):
+            if depth == len(self.judged_by_depth):
+                self.judged_by_depth.append(0)
+                self.accepted_by_depth.append(0)
+            self.judged_by_depth[depth] += 1
+            self.accepted_by_depth[depth] += depth < commit.accepted
         self.histogram[commit.accepted] = self.histogram.get(commit.accepted, 0) + 1
         self.verifier_busy_s += (commit.timings.pass_us + commit.timings.prefill_us) / 1e6
         self.verifier_wait_s += commit.timings.wait_us / 1e6
+
+    def judged(self, rank: int, right: bool) -> None:
+        """The text has come to a position with a guess of this rank."""
+        while len(self.tried_by_rank) <= rank:
+            self.tried_by_rank.append(0)
+            self.right_by_rank.append(0)
+        self.tried_by_rank[rank] += 1
+        self.right_by_rank[rank] += right
 
     @property
     def alpha(self) -> float | None:
@@ -95,6 +116,11 @@ class Stats:
             "draftbus": {
                 "alpha": self.alpha,
                 "empty_passes": self.empty_passes,
+                "judged_by_depth": self.judged_by_depth,
+                "accepted_by_depth": self.accepted_by_depth,
+                "judged_by_rank": self.tried_by_rank,
+                "accepted_by_rank": self.right_by_rank,
+                "draft_steps": self.draft_steps,
                 "hedge_hits": self.hedge_hits,
                 "rollbacks": self.rollbacks,
                 "rollback_depth_tokens": self.rollback_tokens,

@@ -6,13 +6,14 @@ hold one, grow it with `insert`, and move its root with `advance`.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from bus.messages import MAX_NODES, Draft
 from strategies.noise import mix64
 
-ROOT_DIGEST = 0x6472616674627573
+ROOT_DIGEST = 0x64726166
 """The digest of the empty prefix."""
 MAX_TREE_NODES = 512
 """Nodes that either daemon holds for one session."""
@@ -21,8 +22,9 @@ MAX_DEPTH = 256
 
 
 def extend(digest: int, token: int) -> int:
-    """The digest of a prefix with one more token."""
-    return mix64(digest ^ mix64(token + 1))
+    """The digest of a prefix with one more token: 32 bits, so a stale draft that is
+    taken for another's costs one wasted guess in four billion."""
+    return mix64(digest << 32 ^ token) >> 32
 
 
 @dataclass(eq=False, slots=True)
@@ -39,6 +41,8 @@ class Node:
     """Chance that the node is accepted, given that its parent was."""
     rank: int = 0
     """0 for the drafter's first choice under this parent, 1 for its runner-up, and so on."""
+    raw: float = 1.0
+    """The draft model's own chance, before calibration; known to the drafter only."""
     children: list["Node"] = field(default_factory=list)
 
     def child(self, token: int) -> "Node | None":
@@ -53,6 +57,11 @@ class Node:
             nodes.append(node)
             node = node.parent
         return nodes[::-1]
+
+
+def sent(node: Node) -> float:
+    """The chance of a node as its drafter gave it."""
+    return node.confidence
 
 
 class Insertion(NamedTuple):
@@ -104,22 +113,38 @@ class DraftTree:
         chain = self.chain()
         return chain[-1] if chain else self.root
 
-    def best_first(self) -> Iterator[tuple[Node, float]]:
-        """All nodes with their path probability, likeliest first, parents before children."""
+    def nodes(self) -> Iterator[Node]:
+        """All nodes below the root, parents before children."""
+        stack = [self.root]
+        while stack:
+            children = stack.pop().children
+            yield from children
+            stack.extend(children)
+
+    def best_first(self, chance: Callable[[Node], float] = sent) -> Iterator[tuple[Node, float]]:
+        """All nodes with their path probability, likeliest first, parents before children.
+
+        `chance` of a node is given that its parent was accepted. Children that are
+        added to a node before the iterator goes on are walked, too.
+        """
         heap: list[tuple[float, int, Node]] = []
         serial = 0
-        node, chance = self.root, 1.0
+        node, path = self.root, 1.0
         while True:
             for child in node.children:
                 serial += 1  # earlier pushes win ties, so the order is a function of the tree
-                heapq.heappush(heap, (-chance * child.confidence, serial, child))
+                heapq.heappush(heap, (-path * chance(child), serial, child))
             if not heap:
                 return
             negative, _, node = heapq.heappop(heap)
-            chance = -negative
-            yield node, chance
+            path = -negative
+            yield node, path
 
-    def add(self, parent: Node, token: int, confidence: float) -> Node | None:
+    def find(self, digest: int) -> Node | None:
+        """The live node (or root) whose prefix has this digest."""
+        return self._nodes.get(digest)
+
+    def add(self, parent: Node, token: int, confidence: float, raw: float = 1.0) -> Node | None:
         """The node for `token` under a live `parent`, made if needed; None without room."""
         known = parent.child(token)
         if known is not None:
@@ -127,35 +152,29 @@ class DraftTree:
         if len(self) >= self.max_nodes or parent.position + 1 >= self.tip + MAX_DEPTH:
             return None
         node = Node(token, extend(parent.digest, token), parent.position + 1, parent, confidence,
-                    len(parent.children))  # fmt: skip
+                    len(parent.children), raw)  # fmt: skip
         if node.digest in self._nodes:
             return None  # two prefixes with one digest: keep the older
         parent.children.append(node)
         self._nodes[node.digest] = node
         return node
 
-    def insert(
-        self,
-        position: int,
-        digest: int,
-        tokens: Sequence[int],
-        confidence: Sequence[float],
-        parents: Sequence[int],
-    ) -> Insertion:
+    def insert(self, draft: Draft) -> Insertion:
         """Place the nodes of a Draft, wherever the tip is by now.
 
-        Args are the fields of `bus.messages.Draft`; empty `parents` means a chain.
         What the tip has passed still counts where it was guessed right.
         """
-        places: list[Node | int | None] = [self._anchor(position, digest)]
+        anchors = [self._anchor(draft.position + more, digest) for more, digest in draft.more]
+        places: list[Node | int | None] = [self._anchor(draft.position, draft.digest)]
         added: list[Node] = []
-        for index, token in enumerate(tokens):
-            place = places[parents[index] if parents else index]
+        for index, token in enumerate(draft.tokens):
+            parent = draft.parents[index] if draft.parents else index
+            place = places[parent] if parent <= MAX_NODES else anchors[parent - MAX_NODES - 1]
             if isinstance(place, int):
                 place = self._passed(place, token)
             elif place is not None:
                 size = len(self)
-                place = self.add(place, token, confidence[index])
+                place = self.add(place, token, draft.confidence[index])
                 if place is not None and len(self) > size:
                     added.append(place)
             places.append(place)
@@ -174,7 +193,7 @@ class DraftTree:
             self.root = node or Node(token, self._digests[-1], self.tip - 1)
             self.root.parent = None
         self._nodes = {self.root.digest: self.root}
-        self._nodes.update((node.digest, node) for node, _ in self.best_first())
+        self._nodes.update((node.digest, node) for node in self.nodes())
         return followed
 
     def _append(self, token: int) -> None:

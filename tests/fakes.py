@@ -1,7 +1,7 @@
 """Deterministic stand-ins for the models, and a verifier that is driven by hand.
 
 The fake target keeps a cache per slot as the real one does, and answers only
-from what lies there: a wrong `cached`, slot, parent or Keep changes its text.
+from what lies there: a wrong `cached`, slot, parent, place or Keep changes its text.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +11,8 @@ from typing import NamedTuple
 import strategies
 from bus.messages import (
     PROTOCOL,
+    Anchor,
+    Anchors,
     AnyMessage,
     Confidences,
     Draft,
@@ -23,7 +25,9 @@ from bus.messages import (
     Sampling,
 )
 from strategies.acceptance import Acceptance
-from strategies.tree import DraftTree
+from strategies.costs import Costs
+from strategies.tree import ROOT_DIGEST, extend
+from verifier_cuda.layout import BLOCK
 from verifier_cuda.registry import Registry, Reply, Settings
 from verifier_cuda.scheduler import Block, Keep, Scheduler
 from verifier_cuda.session import Session
@@ -113,7 +117,7 @@ class FakeTarget:
         """Compact the accepted rows."""
         for kept in keeps:
             slot = self.cache[kept.slot]
-            moved = [slot[kept.start + row] for row in kept.rows]
+            moved = [slot[place] for place in kept.places]
             slot[kept.start : kept.start + len(moved)] = moved
 
     def holds(self, slot: int, tokens: Sequence[int]) -> bool:
@@ -123,19 +127,21 @@ class FakeTarget:
     def _run(self, block: Block) -> FakeView:
         digests: list[int] = []
         depths: list[int] = []
-        assert block.parents[0] == 0
+        assert block.parents[0] == 0 and block.places[0] == block.start
+        assert len({*block.places}) == len(block.places) == len(block.tokens)
+        assert min(block.places) == block.start, "a row lies on the text"
         for row, (token, parent) in enumerate(zip(block.tokens, block.parents, strict=True)):
             assert parent < row or row == 0
             before = digests[parent] if row else self._read(self.cache[block.slot][: block.start])
             digests.append(mixed(before, token))
             depths.append(depths[parent] + 1 if row else 0)
-        for row, (token, digest) in enumerate(zip(block.tokens, digests, strict=True)):
-            self.cache[block.slot][block.start + row] = Cached(token, digest)
+        for place, token, digest in zip(block.places, block.tokens, digests, strict=True):
+            self.cache[block.slot][place] = Cached(token, digest)
         if block.sampling is None:
             return FakeView(())
-        places = [block.start + depth + 1 for depth in depths]
+        after = [block.start + depth + 1 for depth in depths]
         return FakeView(
-            [self.voice.after(d, p, block.sampling) for d, p in zip(digests, places, strict=True)]
+            [self.voice.after(d, p, block.sampling) for d, p in zip(digests, after, strict=True)]
         )
 
     @staticmethod
@@ -198,12 +204,26 @@ def opening(prompt: Sequence[int] = (3, 1, 4), session: int = 1, **fields: objec
 
 
 def guess(
-    anchor: Sequence[int], tokens: Sequence[int], parents: Sequence[int] = (), session: int = 1
+    anchor: Sequence[int],
+    tokens: Sequence[int],
+    parents: Sequence[int] = (),
+    session: int = 1,
+    more: Sequence[Sequence[int]] = (),
+    chances: Sequence[float] = (),
 ) -> Draft:
-    """A Draft of `tokens` under the end of the whole sequence `anchor`."""
-    digest = DraftTree(anchor, 1).digest_at(len(anchor))
-    sure = Confidences([0.9] * len(tokens))
-    return Draft(session, len(anchor), digest, Ids(tokens), sure, Parents(parents))
+    """A Draft of `tokens` under the end of the whole sequence `anchor`, and of those in `more`."""
+    sure = Confidences(chances or [0.9] * len(tokens))
+    further = Anchors(Anchor(len(p) - len(anchor), digest_of(p)) for p in more)
+    return Draft(session, len(anchor), digest_of(anchor), Ids(tokens), sure, Parents(parents),
+                 further)  # fmt: skip
+
+
+def digest_of(prefix: Sequence[int]) -> int:
+    """The digest of a whole sequence."""
+    digest = ROOT_DIGEST
+    for token in prefix:
+        digest = extend(digest, token)
+    return digest
 
 
 @dataclass
@@ -217,6 +237,8 @@ class Verifier:
     width: int = 6
     foreign: dict[str, Callable[[], Acceptance]] = field(default_factory=dict)
     """Acceptance strategies beside the project's own."""
+    costs: dict[int, float] = field(default_factory=dict)
+    """Seconds of a pass by its rows, as measured before the start."""
 
     def __post_init__(self) -> None:
         named = (*strategies.names("acceptance"), *self.foreign)
@@ -224,8 +246,8 @@ class Verifier:
             "target", self.boot_id, TOKENIZER, VOCAB, frozenset({END}), self.limits, named
         )
         self.registry = Registry(self.settings, self._acceptance)
-        self.scheduler = Scheduler(self.registry, self.width, self.prefill_chunk)
-        places = self.limits.max_model_len + self.width + 1
+        self.scheduler = Scheduler(self.registry, self.width, self.prefill_chunk, Costs(self.costs))
+        places = -(-self.limits.max_model_len // BLOCK) * BLOCK
         self.target = FakeTarget(self.voice, self.limits.max_sessions, places)
 
     def _acceptance(self, name: str) -> Acceptance:

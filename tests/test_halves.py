@@ -5,8 +5,7 @@ that loses, repeats, delays and reorders, under a virtual clock. The committed t
 is always a prefix of plain decoding and only grows; once the link is healed, every
 session ends with exactly that text, in a bounded number of steps.
 
-More seeds of the soak: `SOAK_SEEDS=2000 pytest tests/test_halves.py -k soak`;
-one seed again: `-k "soak and [17]"`.
+More seeds: `SOAK_SEEDS=2000 pytest tests/test_halves.py -k soak`; one again: `-k "soak and [17]"`.
 """
 
 import itertools
@@ -24,7 +23,9 @@ import strategies
 from bus import codec
 from bus.messages import Ids, Limits, Message, Sampling
 from drafter_mlx.conversation import Conversation
+from drafter_mlx.experience import Experience
 from drafter_mlx.session import Piece, Request, Session
+from strategies.costs import Costs
 from strategies.drafting import Options
 from verifier_cuda.registry import Reply
 
@@ -40,18 +41,20 @@ FIELDS: dict[str, list[Any]] = {
     "window": [1, 2, 3, 5, 8],
     "num_draft_tokens": [1, 3, 4],
     "branches": [1, 2, 3, 9],
+    "step_nodes": [1, 3, 8],
 }
 """What a job may ask for."""
 WORLD: dict[str, list[Any]] = {
-    "salt": list(range(20)),
-    "end_every": [0, 20, 90],
+    "salt": [*range(20)], "end_every": [0, 20, 90],
     "max_sessions": [1, 3, 4],
     "max_model_len": [14, 60, 100],
     "max_tree_nodes": [2, 7, 32],
     "width": [1, 4, 6],
     "room": [2, 6, 20],
-}
+    "costs": [{}, {1: 0.03, 6: 0.09}, {1: 0.03, 6: 0.03}],
+}  # fmt: skip
 """What a verifier and its link may be like; `room` is how many messages a direction holds."""
+STEP_COSTS = {1: 0.01, 4: 0.011, 8: 0.03}  # so that several nodes at once pay
 ACTIONS: list[tuple[Any, ...]] = [
     *[("turn", style, elapsed_s) for style in ("good", "good", "fair", "odd")
       for elapsed_s in (0.0, 0.03, 0.03)],
@@ -85,10 +88,12 @@ class Job:
     def begin(self, session_id: int) -> Session:
         """A new drafter takes it up, with the text that the last one had."""
         fields, window, self.told = self.fields, self.fields["window"], len(self.text)
-        options = Options(fields["num_draft_tokens"], window, fields["branches"])
+        options = Options(fields["num_draft_tokens"], window, fields["branches"],
+                          fields["step_nodes"])  # fmt: skip
         drafting = strategies.load("drafting", fields["drafting"])(options)
         request = Request(self.prompt, self.sampling, fields["acceptance"], Ids(self.text))
-        self.session = Session(session_id, request, drafting, window)
+        experience = Experience(step_costs=Costs(STEP_COSTS))
+        self.session = Session(session_id, request, drafting, window, experience)
         return self.session
 
     def listen(self, piece: Piece) -> None:
@@ -127,7 +132,8 @@ class World:
 
     def restart_verifier(self, rename: bool) -> None:
         boot_id, width = next(self._serial), self.chosen["width"]
-        self.verifier = Verifier(self.voice, self.limits, boot_id, width=width)
+        costs = self.chosen["costs"]
+        self.verifier = Verifier(self.voice, self.limits, boot_id, width=width, costs=costs)
         if rename:
             self.reconnect()
 
@@ -265,12 +271,9 @@ class Halves(RuleBasedStateMachine):
 
 TestHalves = Halves.TestCase
 TestHalves.settings = settings(
-    max_examples=60,
-    stateful_step_count=60,
-    deadline=None,
-    derandomize=True,
+    max_examples=60, stateful_step_count=60, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SOAK_SEEDS", "150"))))

@@ -13,9 +13,9 @@ MAY_IMPORT = {
 }
 HOME = {
     "zmq": ("bus/",),
-    "mlx": ("drafter_mlx/",),
-    "mlx_lm": ("drafter_mlx/",),
-    "torch": ("verifier_cuda/", "bench/pair/", "bench/plain.py"),
+    "mlx": ("drafter_mlx/", "bench/baselines.py"),
+    "mlx_lm": ("drafter_mlx/", "bench/baselines.py"),
+    "torch": ("verifier_cuda/", "bench/pair/", "bench/plain.py", "bench/baselines.py"),
 }
 PURE = (
     "strategies/", "verifier_cuda/planner.py", "verifier_cuda/session.py",

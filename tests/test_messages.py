@@ -14,23 +14,38 @@ from msgspec.structs import asdict
 from bus import codec
 from bus import messages as m
 from bus.errors import Code, ProtocolError
-from bus.messages import MAX_NODES, MAX_PAYLOAD, MAX_SESSION, MAX_TOKENS, Confidences, Ids, Parents
+from bus.messages import (
+    MAX_ID,
+    MAX_NODES,
+    MAX_PAYLOAD,
+    MAX_SESSION,
+    MAX_TOKENS,
+    Anchor,
+    Anchors,
+    Confidences,
+    Ids,
+    Parents,
+)
 
 GOLDEN = json.loads(Path(__file__).with_name("golden").joinpath("messages.json").read_text("utf-8"))
 MAX_WORD = (1 << 64) - 1
 SAMPLING = m.Sampling(300, 0.7, 40, 0.9, 0.05, MAX_WORD, Ids((2, 70000)), True)
 EXAMPLES: dict[str, m.AnyMessage] = {
-    "Hello": m.Hello(1, "draft", bytes(range(32)), 151669, "draftbus 0.1"),
+    "Hello": m.Hello(2, "draft", bytes(range(32)), 151669, "draftbus 0.1"),
     "Welcome": m.Welcome(1 << 63, "target", m.Limits(8, 4096, 512, 9000), ("exact",), Ids((2, 5))),
-    "Open": m.Open(7, Ids((1, 300, 70000)), Ids((9,)), SAMPLING, "greedy"),
-    "Draft": m.Draft(7, 1000, 1 << 60, Ids((5, 6)), Confidences((1.0, 0.25)), Parents((0, 0))),
-    "Draft, a chain": m.Draft(7, 4, 99, Ids((5, 6)), Confidences((0.75, 0.5))),
+    "Open": m.Open(7, Ids((1, 300, 70000)), Ids((9,)), SAMPLING, "greedy", True),
+    "Draft": m.Draft(7, 1000, 1 << 31, Ids((5, 6)), Confidences((1.0, 0.2)), Parents((0, 0))),
+    "Draft, a chain": m.Draft(7, 4, 99, Ids((5, 600)), Confidences((0.8, 0.4))),
+    "Draft, further anchors": m.Draft(
+        7, 4, 99, Ids((5, 6, 8)), Confidences((0.8, 0.4, 0.0)), Parents((0, 65, 66)),
+        Anchors((Anchor(0, 0xDEADBEEF), Anchor(255, 1))), 70_000,
+    ),
     "Commit": m.Commit(7, 1004, Ids((5, 6, 8)), 2, 9, "stop", m.Timings(30000, 200, 1 << 40), 1),
     "Close": m.Close(MAX_SESSION),
     "Ping": m.Ping(1 << 62),
     "Pong": m.Pong(123456789, 987654321),
     "Error": m.Error("unknown_session", "open the session again, déjà vu", 7),
-}
+}  # fmt: skip
 ints = partial(st.integers, 0)
 fuzzed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -41,10 +56,14 @@ def wire(*fields: object) -> bytes:
 
 names, counts = st.text(max_size=200), ints(1 << 31)
 micros, sessions, words = ints(1 << 62), ints(MAX_SESSION), ints(MAX_WORD)
-ids = st.lists(ints((1 << 32) - 1), max_size=40).map(Ids)
-chances = st.lists(st.floats(0, 1, width=16), max_size=MAX_NODES).map(Confidences)
-parents = st.lists(ints(MAX_NODES), max_size=MAX_NODES).map(
-    lambda picks: Parents(pick % (index + 1) for index, pick in enumerate(picks))
+prefixes = ints((1 << 32) - 1)
+ids = st.lists(ints(MAX_ID) | ints(1 << 22), max_size=40).map(Ids)
+chances = st.lists(ints(255).map(lambda step: step / 255), max_size=MAX_NODES).map(Confidences)
+anchors = st.lists(st.builds(Anchor, ints(255), prefixes), max_size=MAX_NODES).map(Anchors)
+parents = st.lists(ints(MAX_NODES) | ints(255), max_size=MAX_NODES).map(
+    lambda picks: Parents(
+        pick if pick > MAX_NODES else pick % (index + 1) for index, pick in enumerate(picks)
+    )
 )
 samplings = st.builds(
     m.Sampling, st.integers(1, MAX_TOKENS), st.floats(0, 100), ints(MAX_TOKENS),
@@ -56,8 +75,8 @@ finishes = st.sampled_from((None, "stop", "length"))
 any_message = st.one_of(
     st.builds(m.Hello, counts, names, st.binary(min_size=32, max_size=32), counts, names),
     st.builds(m.Welcome, words, names, limits, st.lists(names, max_size=8).map(tuple), ids),
-    st.builds(m.Open, sessions, ids, ids, samplings, names),
-    st.builds(m.Draft, sessions, counts, words, ids, chances, parents),
+    st.builds(m.Open, sessions, ids, ids, samplings, names, st.booleans()),
+    st.builds(m.Draft, sessions, counts, prefixes, ids, chances, parents, anchors, micros),
     st.builds(m.Commit, sessions, counts, ids, counts, counts, finishes, timings, counts),
     st.builds(m.Error, names, st.text(max_size=1000), st.none() | sessions),
     st.builds(m.Close, sessions), st.builds(m.Ping, micros), st.builds(m.Pong, micros, micros),
@@ -83,7 +102,7 @@ def read(payload: bytes) -> m.AnyMessage | Code:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_bytes_of_a_message_are_those_of_protocol_1(name: str) -> None:
+def test_the_bytes_of_a_message_are_those_of_protocol_2(name: str) -> None:
     assert codec.encode(EXAMPLES[name]).hex() == GOLDEN[name]
     assert codec.decode(bytes.fromhex(GOLDEN[name])) == EXAMPLES[name]
 
@@ -92,11 +111,27 @@ def test_every_message_type_has_a_golden_vector() -> None:
     assert {type(EXAMPLES[name]) for name in GOLDEN} == set(get_args(m.AnyMessage))
 
 
-def test_a_four_token_draft_fits_in_64_bytes() -> None:
-    ids, chances = Ids(((1 << 32) - 1,) * 4), Confidences((0.999,) * 4)
+def test_a_four_token_draft_fits_in_40_bytes() -> None:
+    ids, chances = Ids((151_668,) * 4), Confidences((0.999,) * 4)
     for parents in (Parents(), Parents((0, 0, 1, 1))):
-        draft = m.Draft(MAX_SESSION, 1 << 31, MAX_WORD, ids, chances, parents)
-        assert len(codec.encode(draft)) <= 64
+        draft = m.Draft(99, 8000, MAX_ID, ids, chances, parents)
+        assert len(codec.encode(draft)) <= 40
+
+
+@pytest.mark.parametrize(
+    ("token", "data"),
+    [(0, "00"), (127, "7f"), (128, "8001"), (16383, "ff7f"), (16384, "808001"),
+     ((1 << 28) - 1, "ffffff7f"), (1 << 28, "8080808001"), (MAX_ID, "ffffffff0f")],
+)  # fmt: skip
+def test_an_id_travels_as_leb128(token: int, data: str) -> None:
+    assert Ids((token, 1)).pack().hex() == data + "01"
+    assert Ids.unpack(bytes.fromhex(data + "01")) == (token, 1)
+
+
+def test_a_confidence_travels_in_the_nearest_of_256_steps() -> None:
+    rounded = Confidences((0.0, 0.0019, 0.002, 0.5, 0.9981, 1.0)).pack()
+    assert [*rounded] == [0, 0, 1, 128, 255, 255]
+    assert Confidences.unpack(b"\0\x33\xff") == (0.0, 0.2, 1.0)
 
 
 @fuzzed
@@ -124,8 +159,12 @@ def test_damaged_bytes_are_a_message_or_a_protocol_error(name: str, changes: lis
     read(bytes(payload))
 
 
-def likely(*chances: float) -> bytes:
-    return wire(4, 1, 1, 1, bytes(4 * len(chances)), Confidences(chances).pack())
+def said(data: str) -> bytes:
+    return wire(5, 1, 1, bytes.fromhex(data))
+
+
+def anchored(more: object, parents: bytes = b"") -> bytes:
+    return wire(4, 1, 1, 1, b"\5", b"\5", parents, more)
 
 
 BAD = {
@@ -137,13 +176,16 @@ BAD = {
     "a missing field": wire(8, 1), "a float for an int": wire(7, 1.0), "a bool": wire(7, True),
     "text for bytes": wire(3, 1, "", b"", []), "bytes for text": wire(9, b"code", "text"),
     "a list of ids": wire(5, 1, 1, [5, 6]), "text that is not UTF-8": b"\x93\x09\xa1a\xa1\xff",
-    "half an id": wire(5, 1, 1, bytes(3)), "half a confidence": wire(4, 1, 1, 1, bytes(4), b"\0"),
-    "a NaN confidence": likely(float("nan")), "a confidence above 1": likely(0.5, 1.001),
-    "an infinite confidence": likely(0.5, float("inf")), "a negative one": likely(-0.25),
-    "a parent after its child": wire(4, 1, 1, 1, bytes(8), bytes(4), b"\0\2"),
+    "half an id": said("0580"), "an id of 33 bits": said("ffffffff10"), "padded": said("058000"),
+    "a padded 0": said("8000"), "an endless id": said("808080808001"), "half": said("ffffffff"),
+    "a parent after its child": wire(4, 1, 1, 1, bytes(2), bytes(2), b"\0\2"),
+    "half an anchor": anchored(bytes(7)), "a list of anchors": anchored([[0, 1]]),
+    "too many anchors": anchored(bytes(5 * MAX_NODES + 5)), "no anchors": anchored(None),
+    "a node that is not there": anchored(bytes(5), bytes([MAX_NODES])),
+    "a prefix too large": wire(4, 1, 1, 1 << 32, b"", b""),
     "its own parent": wire(4, 1, 1, 1, b"", b"", b"\1"), "no list": wire(4, 1, 1, 1, b"", None),
-    "too many token ids": wire(5, 1, 1, bytes(4 * MAX_TOKENS + 4)),
-    "too many confidences": wire(4, 1, 1, 1, bytes(4), bytes(2 * MAX_NODES + 2)),
+    "too many token ids": wire(5, 1, 1, bytes(MAX_TOKENS + 1)),
+    "too many confidences": wire(4, 1, 1, 1, bytes(4), bytes(MAX_NODES + 1)),
     "too many parents": wire(4, 1, 1, 1, bytes(4), bytes(2), bytes(MAX_NODES + 1)),
     "too many fields": wire(7, *range(64)), "a short digest": wire(1, 1, "m", bytes(31), 5),
     "too long a name": wire(9, "a" * 201, ""), "too long a text": wire(9, "", "a" * 1001),
@@ -162,9 +204,9 @@ def test_what_breaks_a_rule_is_a_bad_message(name: str) -> None:
 def test_a_payload_over_the_limit_is_too_large_both_ways() -> None:
     assert read(bytes(MAX_PAYLOAD + 1)) == Code.TOO_LARGE
     with pytest.raises(ProtocolError) as caught:
-        codec.encode(m.Open(1, Ids(range(MAX_PAYLOAD // 4)), Ids(), SAMPLING))
+        codec.encode(m.Open(1, Ids([MAX_ID]) * MAX_TOKENS, Ids([MAX_ID]) * MAX_TOKENS, SAMPLING))
     assert caught.value.code == Code.TOO_LARGE
-    most = m.Open(1, Ids(range(MAX_TOKENS)), Ids(range(MAX_TOKENS - 64)), SAMPLING)
+    most = m.Open(1, Ids([MAX_ID] * MAX_TOKENS), Ids(range(MAX_TOKENS)), SAMPLING)
     assert read(codec.encode(most)) == most
 
 

@@ -3,18 +3,21 @@
 from contextlib import closing
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 from fakes import hello, opening
 from test_conversation import DEADLINE_S, Talk, welcome, welcomed
 from test_registry import PEER, greeted
 
+from bus import codec
 from bus.errors import Code, Refused
-from bus.messages import MAX_TOKENS, Commit, Error, Ids, Limits, Open, Ping, Sampling, Welcome
+from bus.messages import MAX_TOKENS, Commit, Error, Ids, Limits, Open, Ping, Pong, Sampling, Welcome
 from drafter_mlx.config import Config, Drafts
-from drafter_mlx.conversation import GREET_EVERY_S, Conversation
+from drafter_mlx.conversation import GREET_EVERY_S, RTTS, Conversation
 from drafter_mlx.daemon import Daemon
 from drafter_mlx.session import Request, Session
 from strategies import load
+from strategies.costs import Costs
 from strategies.drafting import Options
 
 
@@ -33,6 +36,9 @@ class Quiet:
 
     def reading(self):
         return None
+
+    def step_costs(self):
+        return Costs()
 
 
 def test_a_drafter_that_waits_for_its_verifier_sleeps(monkeypatch):
@@ -109,21 +115,33 @@ def test_a_peer_that_pings_but_reads_nothing_loses_its_slot():
     assert error.message.code == Code.NOT_GREETED
 
 
-def test_a_draft_model_that_says_nothing_sensible_still_drafts(monkeypatch):
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("broken", [slice(0, 9), slice(0, 4), slice(5, 9)])
+def test_a_draft_model_that_says_nothing_sensible_still_drafts(value, broken):
     from drafter_mlx import model as draft_model
 
-    class Broken:
+    class Broken(nn.Module):
         layers = ()
 
-        def __call__(self, tokens, cache):
-            return mx.full((1, tokens.shape[1], 9), float("nan"))
+        def __call__(self, tokens, cache=None):
+            logits = mx.full((1, tokens.shape[1], 9), 1.0)
+            logits[..., broken] = float(value)
+            return logits
 
     class Tokenizer:
         def get_vocab(self):
             return {str(number): number for number in range(9)}
 
     draft = draft_model.DraftModel(Broken(), Tokenizer())
-    assert draft.children(draft.reading(), [1, 2], Sampling(), 3) == [(0, 0.0)]
+    for sampling in (Sampling(), Sampling(temperature=1.0)):
+        request = Request(Ids([1, 2]), sampling)
+        session = Session(1, request, load("drafting", "tree")(Options()), 8)
+        step = session.plan()
+        tree, reading = session.tree, draft.reading()
+        found = draft.expand(reading, tree, step.expand, sampling, step.children)
+        for message in session.expanded(step, found):
+            assert codec.decode(codec.encode(message)).tokens == message.tokens
+        assert session.tree.root.children
 
 
 def test_a_welcome_is_needed_before_anything_is_drafted():
@@ -133,3 +151,17 @@ def test_a_welcome_is_needed_before_anything_is_drafted():
     talk.tick(0.0)
     talk.hear(welcome())
     assert len(talk.inner.sessions) == 1
+
+
+def test_a_round_trip_is_as_long_as_the_shortest_of_the_last_answers() -> None:
+    talk = Talk()
+    session = talk.start()
+    talk.tick(0.0)
+    talk.now = 0.25
+    talk.hear(welcome())
+    assert talk.inner.rtt_s == session.rtt_s == 0.25, "from the greeting to its answer"
+    talk.now = 2.0
+    talk.hear(*[Pong(1_500_000, 0)] * (RTTS - 1))
+    assert talk.inner.rtt_s == 0.25
+    talk.hear(Pong(1_500_000, 0))
+    assert talk.inner.rtt_s == session.rtt_s == talk.start(2).rtt_s == 0.5

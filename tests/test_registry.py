@@ -8,7 +8,7 @@ from fakes import END, PEER, VOCAB, Verifier, Voice, guess, hello, opening
 from bus import codec
 from bus import messages as m
 from bus.errors import Code, ProtocolError
-from bus.messages import Close, Commit, Error, Ids, Open, Ping, Pong
+from bus.messages import MAX_NODES, Close, Commit, Error, Ids, Open, Ping, Pong
 from verifier_cuda import registry as registry_module
 from verifier_cuda.registry import MAX_FINISHED, Reply
 
@@ -33,7 +33,8 @@ def refusal(verifier: Verifier, message: m.Message, peer: bytes = PEER) -> Error
 
 
 FAULTS: list[tuple[m.Message, Code, int | None]] = [
-    (hello(protocol=2), Code.PROTOCOL_MISMATCH, None),
+    (hello(protocol=m.PROTOCOL - 1), Code.PROTOCOL_MISMATCH, None),
+    (hello(protocol=m.PROTOCOL + 1), Code.PROTOCOL_MISMATCH, None),
     (hello(tokenizer_digest=bytes(32)), Code.TOKENIZER_MISMATCH, None),
     (hello(vocab_size=VOCAB + 1), Code.TOKENIZER_MISMATCH, None),
     (opening(()), Code.EMPTY_PROMPT, 1),
@@ -48,6 +49,8 @@ FAULTS: list[tuple[m.Message, Code, int | None]] = [
     (guess([3, 1, 4], [VOCAB], session=2), Code.TOKEN_OUT_OF_RANGE, 2),
     (m.Draft(2, 3, 0, Ids([1, 2]), m.Confidences([0.5])), Code.BAD_MESSAGE, 2),
     (guess([3, 1, 4], [1, 2], [0], session=2), Code.BAD_MESSAGE, 2),
+    (guess([3, 1, 4], [1, 2], [0, MAX_NODES + 1], session=2), Code.BAD_MESSAGE, 2),
+    (guess([3], [1, 2], [0, MAX_NODES + 2], 2, more=[[3, 1]]), Code.BAD_MESSAGE, 2),
     (Commit(2, 3, Ids([1])), Code.BAD_MESSAGE, None),
     (Pong(0, 0), Code.BAD_MESSAGE, None),
 ]
@@ -73,7 +76,7 @@ def test_a_fault_is_named_and_changes_no_other_text(
 @pytest.mark.parametrize("message", [opening(), guess([1], [2]), Close(1), Commit(1, 0, Ids())])
 def test_nothing_but_hello_and_ping_is_taken_before_the_greeting(message: m.Message) -> None:
     verifier = Verifier()
-    assert refusal(verifier, hello(protocol=2)).code == Code.PROTOCOL_MISMATCH
+    assert refusal(verifier, hello(protocol=1)).code == Code.PROTOCOL_MISMATCH
     assert refusal(verifier, message).code == Code.NOT_GREETED
     assert verifier.say(Ping(7), 3.5) == [Pong(7, 3_500_000)]
     assert verifier.registry._peers == {}

@@ -61,7 +61,7 @@ def torch_filtered(logits: Any, sampling: Sampling) -> Any:
 
 def mlx_filtered(logits: Any, sampling: Sampling) -> Any:
     sampler, core = mlx()
-    return np.array(sampler.filtered(core.array(logits), sampling))
+    return np.array(sampler.filtered(core.array(logits)[None], sampling)[0])
 
 
 def kept(scores: Any) -> list[int]:
@@ -148,7 +148,7 @@ def test_mlx_scores_equal_those_of_numpy_where_both_keep_a_token(
     logits: Any, sampling: Sampling, position: int
 ) -> None:
     sampler, core = mlx()
-    theirs = np.array(sampler.scores(core.array(logits), sampling, position))
+    theirs = np.array(sampler.scores(core.array(logits)[None], sampling, [position])[0])
     ours = reference.scores(logits, sampling, position)
     both = np.isfinite(ours) & np.isfinite(theirs)
     assert both.any()
@@ -234,7 +234,8 @@ def test_temperature_0_takes_the_first_of_the_largest(
     assert reference.choose(logits, sampling, position) == best
     assert torch_sampling.choose(torch.from_numpy(logits)[None], sampling, [position]) == best
     sampler, core = mlx()
-    assert core.argmax(sampler.scores(core.array(logits), sampling, position)).item() == best
+    scores = sampler.scores(core.array(logits)[None], sampling, [position])
+    assert core.argmax(scores[0]).item() == best
 
 
 @pytest.mark.parametrize("temperature", [1e-46, 1e-38, 9e-6])

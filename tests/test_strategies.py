@@ -1,4 +1,4 @@
-"""Strategies: found by name, and whole sequences of what they decide on small trees."""
+"""Strategies are found by name, and accept what the target foresaw."""
 
 from dataclasses import dataclass, field
 
@@ -9,14 +9,9 @@ from bus.errors import BadSetup
 from strategies.acceptance import Rows, Verdict
 from strategies.acceptance.exact import Exact
 from strategies.acceptance.greedy import Greedy
-from strategies.drafting import Drafting, Observation, Options, Step
 from strategies.drafting.fixed import Fixed
 from strategies.drafting.pipelined import Pipelined
 from strategies.drafting.tree import Tree
-from strategies.tree import DraftTree
-
-END = 99
-
 
 # Found by name -----------------------------------------------------------------------
 
@@ -105,122 +100,3 @@ def test_neither_is_lossy() -> None:
 
 def test_the_children_of_a_row_come_as_drafted_and_row_0_is_not_its_own_child() -> None:
     assert [ROWS.children(row) for row in range(7)] == [[1, 2], [3, 4], [5], [6], [], [], []]
-
-
-# Drafting ----------------------------------------------------------------------------
-
-
-@dataclass
-class Drafter:
-    """The drafter's loop without models: the n-th position past the prompt guesses `says[n]`."""
-
-    strategy: Drafting
-    room: int = 8
-    says: tuple[int, ...] = tuple(range(20, 60))
-    tree: DraftTree = field(default_factory=lambda: DraftTree([1, 2], 100))
-    unpushed: int = 0
-
-    def plan(self) -> Step | None:
-        in_flight = len(self.tree) - self.unpushed
-        return self.strategy.plan(
-            Observation(self.tree, self.room, frozenset([END]), self.unpushed, in_flight)
-        )
-
-    def step(self) -> tuple[tuple[int, ...], int, bool] | None:
-        """Positions of the expanded nodes, children of each, and whether all was pushed."""
-        step = self.plan()
-        if step is None:
-            return None
-        for node in step.expand:
-            assert not node.children
-            for rank in range(step.children):
-                self.tree.add(node, self.says[node.position - 1] + 100 * rank, 0.5)
-                self.unpushed += 1
-        self.unpushed *= not step.push
-        return tuple(node.position for node in step.expand), step.children, step.push
-
-    def steps(self) -> list[tuple[tuple[int, ...], int, bool]]:
-        """All steps until the strategy waits."""
-        return list(iter(self.step, None))
-
-
-def fixed(length: int, **situation: object) -> Drafter:
-    return Drafter(Fixed(Options(num_draft_tokens=length)), **situation)
-
-
-def test_fixed_pushes_exactly_k_at_once_and_then_waits() -> None:
-    drafter = fixed(3)
-    assert drafter.steps() == [((1,), 1, False), ((2,), 1, False), ((3,), 1, True)]
-    assert len(drafter.tree) == 3
-    assert drafter.plan() is None
-
-
-def test_fixed_with_k_of_1_pushes_each_token() -> None:
-    assert fixed(1).steps() == [((1,), 1, True)]
-
-
-def test_fixed_drafts_again_after_the_verdict() -> None:
-    drafter = fixed(2)
-    drafter.steps()
-    drafter.tree.advance([20])
-    assert drafter.steps() == []  # 21 is still in flight
-    drafter.tree.advance([77])
-    assert drafter.steps() == [((3,), 1, False), ((4,), 1, True)]
-
-
-def test_fixed_pushes_a_shorter_chain_at_an_end_token() -> None:
-    drafter = fixed(4, says=(20, END, 22, 23))
-    assert drafter.steps() == [((1,), 1, False), ((2,), 1, False), ((), 1, True)]
-    assert drafter.unpushed == 0
-
-
-def test_fixed_pushes_a_shorter_chain_when_room_ends() -> None:
-    assert fixed(4, room=2).steps() == [((1,), 1, False), ((2,), 1, False), ((), 1, True)]
-
-
-def test_pipelined_pushes_each_token_while_others_are_in_flight() -> None:
-    drafter = Drafter(Pipelined(Options()), room=4)
-    assert drafter.steps() == [((position,), 1, True) for position in (1, 2, 3, 4)]
-    drafter.tree.advance([20, 21])
-    assert drafter.steps() == [((5,), 1, True), ((6,), 1, True)]
-
-
-def test_pipelined_starts_again_from_a_correction() -> None:
-    drafter = Drafter(Pipelined(Options()), room=2)
-    drafter.steps()
-    drafter.tree.advance([77])
-    assert drafter.steps() == [((2,), 1, True), ((3,), 1, True)]
-
-
-@pytest.mark.parametrize("branches", [1, 3])
-def test_tree_asks_for_branches_children_of_each_first_choice(branches: int) -> None:
-    drafter = Drafter(Tree(Options(branches=branches)), room=3)
-    assert drafter.steps() == [((position,), branches, True) for position in (1, 2, 3)]
-    assert [node.token for node in drafter.tree.chain()] == [20, 21, 22]
-    assert len(drafter.tree) == 3 * branches
-
-
-ALL = [Fixed(Options(num_draft_tokens=4)), Pipelined(Options()), Tree(Options(branches=2))]
-
-
-@pytest.mark.parametrize("strategy", ALL)
-def test_nothing_is_drafted_past_an_end_token(strategy: Drafting) -> None:
-    drafter = Drafter(strategy, says=(20, END, 22, 23))
-    drafter.steps()
-    assert [node.token for node in drafter.tree.chain()] == [20, END]
-
-
-@pytest.mark.parametrize("strategy", ALL)
-@pytest.mark.parametrize("room", [-1, 0, 1, 2])
-def test_nothing_is_drafted_beyond_room(strategy: Drafting, room: int) -> None:
-    drafter = Drafter(strategy, room=room)
-    drafter.steps()
-    assert len(drafter.tree.chain()) == max(room, 0)
-    assert drafter.unpushed == 0
-
-
-@pytest.mark.parametrize("strategy", ALL)
-def test_an_end_token_in_the_prompt_stops_nothing(strategy: Drafting) -> None:
-    drafter = Drafter(strategy, tree=DraftTree([1, END], 100), room=1)
-    drafter.steps()
-    assert len(drafter.tree.chain()) == 1

@@ -1,5 +1,6 @@
 """The target's engine: trees of rows in fixed slots say what plain forwards say."""
 
+import copy
 import random
 
 import numpy as np
@@ -20,8 +21,11 @@ from bus.errors import BadSetup
 from bus.messages import Sampling
 from bus.vocabulary import Vocabulary
 from strategies.sampling import choose
+from verifier_cuda import attention
 from verifier_cuda import model as target_model
 from verifier_cuda.config import Config
+from verifier_cuda.layout import Layout
+from verifier_cuda.linear import PackedLinear, can_pack, pack
 from verifier_cuda.model import TargetModel, ancestry, load
 from verifier_cuda.scheduler import Block, Keep
 
@@ -44,8 +48,27 @@ def small(config_type=LlamaConfig, sessions: int = 3, length: int = 256, **extra
     return TargetModel(network, Vocabulary(b"", SMALL["vocab_size"]), sessions, length, 16)
 
 
+def read(slot: int, tokens: list[int], start: int = 0) -> Block:
+    """A piece of text whose logits nobody needs."""
+    places = range(start, start + len(tokens))
+    return Block(slot, start, tokens, chain(len(tokens)), places, None)
+
+
+def rows(
+    slot: int, start: int, tokens: list[int], parents: list[int], sampling: Sampling = GREEDY
+) -> Block:
+    """A tree of rows, each where the layout has it."""
+    layout, depths, places = Layout(start), [0], [start]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+        place = layout.place(depths[-1], layout.branch(places[parent], depths[parent]))
+        assert place is not None
+        places.append(place)
+    return Block(slot, start, tokens, parents, places, sampling)
+
+
 def prefill(model: TargetModel, slot: int, tokens: list[int]) -> None:
-    model.forward([Block(slot, 0, tokens, chain(len(tokens)), None)])
+    model.forward([read(slot, tokens)])
 
 
 def random_tree(rng: random.Random, count: int) -> list[int]:
@@ -72,7 +95,7 @@ def test_every_row_of_a_tree_has_the_logits_of_its_own_path(seed):
     prefill(model, 1, prompt[:-1])
     parents = random_tree(rng, rng.randint(1, 16))
     tokens = [prompt[-1], *(rng.randrange(97) for _ in parents[1:])]
-    logits = model.logits([Block(1, len(prompt) - 1, tokens, parents, GREEDY)])[0]
+    logits = model.logits([rows(1, len(prompt) - 1, tokens, parents)])[0]
     for row in range(len(tokens)):
         path = prompt[:-1] + [tokens[i] for i in path_to(parents, row)]
         torch.testing.assert_close(logits[row], plain_logits(model, path), atol=1e-4, rtol=0)
@@ -86,9 +109,10 @@ def test_the_cache_after_compaction_is_that_of_the_plain_sequence(seed):
     prefill(model, 0, prompt[:-1])
     parents = random_tree(rng, 12)
     tokens = [prompt[-1], *(rng.randrange(97) for _ in parents[1:])]
-    model.forward([Block(0, 19, tokens, parents, GREEDY)])
+    block = rows(0, 19, tokens, parents)
+    model.forward([block])
     kept = path_to(parents, rng.randrange(12))
-    model.keep([Keep(0, 19, tuple(kept))])
+    model.keep([Keep(0, 19, tuple(block.places[row] for row in kept))])
     text = prompt[:-1] + [tokens[row] for row in kept]
     prefill(model, 2, text)
     for layer in model.cache.layers:
@@ -103,7 +127,7 @@ def test_a_prompt_read_in_chunks_is_read_as_at_once():
     tokens = list(range(1, 90))
     prefill(model, 0, tokens)
     for start, end in ((0, 7), (7, 40), (40, 41), (41, 89)):
-        model.forward([Block(1, start, tokens[start:end], chain(end - start), None)])
+        model.forward([read(1, tokens[start:end], start)])
     for layer in model.cache.layers:
         torch.testing.assert_close(layer.keys[0, :, :89], layer.keys[1, :, :89], atol=1e-5, rtol=0)
 
@@ -117,7 +141,7 @@ def test_sessions_in_one_pass_say_what_each_says_alone():
         prefill(model, slot, prompt[:-1])
         parents = random_tree(rng, 2 + 4 * slot)
         tokens = [prompt[-1], *(rng.randrange(97) for _ in parents[1:])]
-        blocks.append(Block(slot, length - 1, tokens, parents, GREEDY))
+        blocks.append(rows(slot, length - 1, tokens, parents))
     together = model.logits([blocks[2], blocks[0], blocks[1]])
     for number, block in enumerate((blocks[2], blocks[0], blocks[1])):
         alone = model.logits([block])[0]
@@ -140,7 +164,7 @@ def test_many_architectures_say_what_the_target_alone_says(config_type, extra):
     sampling = Sampling(temperature=0.8, top_p=0.95, seed=3)
     prompt = list(range(5, 25))
     prefill(model, 0, prompt[:-1])
-    block = Block(0, 19, [prompt[-1], 7, 8], [0, 0, 0], sampling)
+    block = rows(0, 19, [prompt[-1], 7, 8], [0, 0, 0], sampling)
     view, logits = model.forward([block])[0], model.logits([block])[0]
     for row, path in enumerate((prompt, [*prompt, 7], [*prompt, 8])):
         wanted = plain_logits(model, path)
@@ -152,7 +176,7 @@ def test_a_session_fills_its_slot_to_the_last_token():
     model = small(sessions=1, length=64)
     prefill(model, 0, list(range(62)))
     parents = chain(2)
-    logits = model.logits([Block(0, 62, [62, 63], parents, GREEDY)])[0]
+    logits = model.logits([rows(0, 62, [62, 63], parents)])[0]
     torch.testing.assert_close(logits[1], plain_logits(model, list(range(64))), atol=1e-4, rtol=0)
 
 
@@ -160,8 +184,54 @@ def test_ids_beyond_the_tokenizer_are_never_chosen():
     network = AutoModelForCausalLM.from_config(LlamaConfig(**SMALL)).eval()
     model = TargetModel(network, Vocabulary(b"", 10), 1, 64, 16)
     for token in range(10):
-        view = model.forward([Block(0, 0, [token], [0], Sampling(temperature=5.0, seed=token))])
+        view = model.forward([rows(0, 0, [token], [0], Sampling(temperature=5.0, seed=token))])
         assert view[0].choice(0) < 10
+
+
+@pytest.mark.parametrize(
+    ("config_type", "extra"),
+    [
+        (LlamaConfig, {"tie_word_embeddings": True}),
+        (LlamaConfig, {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True}),
+        (Qwen3Config, {"head_dim": 24, "num_key_value_heads": 2}),
+        (GPTNeoXConfig, {}),
+    ],
+)
+@pytest.mark.parametrize("ready", [True, False], ids=["packed", "plain linears"])
+def test_packed_linears_and_own_attention_say_what_transformers_says(config_type, extra, ready):
+    rng, model = random.Random(2), small(config_type, **extra)
+    for name, weight in model.network.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight)
+    plain = copy.deepcopy(model.network)
+    assert can_pack(model.network)
+    if ready:
+        pack(model.network)
+        assert any(isinstance(part, PackedLinear) for part in model.network.modules())
+    model.network.set_attn_implementation(attention.NAME)
+    prompt = [rng.randrange(97) for _ in range(195)]
+    prefill(model, 1, prompt[:-1])
+    parents = random_tree(rng, 16)
+    tokens = [prompt[-1], *(rng.randrange(97) for _ in parents[1:])]
+    logits = model.logits([rows(1, 194, tokens, parents)])[0]
+    for row in range(len(tokens)):
+        path = prompt[:-1] + [tokens[i] for i in path_to(parents, row)]
+        with torch.inference_mode():
+            wanted = plain(input_ids=torch.tensor([path])).logits[0, -1]
+        torch.testing.assert_close(logits[row], wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("unknown", ["softcap", "s_aux", "sliding_window"])
+def test_attention_refuses_what_it_does_not_know(unknown):
+    with pytest.raises(NotImplementedError, match=unknown):
+        attention.attend(torch.nn.Identity(), *[torch.ones(1, 1, 4, 8)] * 4, **{unknown: 5})
+
+
+def test_only_what_onednn_knows_is_packed():
+    network = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    assert can_pack(network)
+    assert not can_pack(network.to(torch.float16))
+    assert not can_pack(network.to("meta", torch.float32))
 
 
 def test_ancestry_of_a_tree():
@@ -216,15 +286,15 @@ def test_a_length_that_no_message_can_carry_is_refused(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_all_dtypes_decode(dtype):
     model = load(Config(str(TARGET), device="cpu", dtype=dtype, max_sessions=1, max_model_len=128))
-    view = model.forward([Block(0, 0, [1, 2, 3], chain(3), GREEDY)])[0]
+    view = model.forward([rows(0, 0, [1, 2, 3], chain(3))])[0]
     assert all(0 <= view.choice(row) < model.vocabulary.size for row in range(3))
 
 
 @needs_cuda
 def test_cuda_says_what_the_cpu_says_in_float32():
-    rows = [Block(0, 0, list(range(1, 30)), chain(29), GREEDY)]
+    block = rows(0, 0, list(range(1, 30)), chain(29))
     cpu, cuda = (
-        load(Config(str(TARGET), device=device, dtype="float32", max_sessions=1)).logits(rows)
+        load(Config(str(TARGET), device=device, dtype="float32", max_sessions=1)).logits([block])
         for device in ("cpu", "cuda")
     )
     torch.testing.assert_close(cpu[0, :29], cuda[0, :29].cpu(), atol=1e-2, rtol=0)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from strategies.tree import MAX_DEPTH, DraftTree, Insertion
+from bus.messages import MAX_NODES, Anchor, Anchors, Confidences, Draft, Ids, Parents
+from strategies.tree import MAX_DEPTH, DraftTree, Insertion, Node
 
 Prefix = tuple[int, ...]
 PROMPT: Prefix = (7, 1, 2)
@@ -22,25 +22,29 @@ def mix(value: int) -> int:
 
 
 def digest_of(prefix: Prefix) -> int:
-    digest = 0x6472616674627573
+    digest = 0x64726166
     for token in prefix:
-        digest = mix(digest ^ mix(token + 1))
+        digest = mix(digest << 32 ^ token) >> 32
     return digest
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A Draft with its anchor's whole prefix in place of a digest."""
+    """A Draft with whole prefixes of its anchors in place of digests."""
 
     anchor: Prefix
     tokens: Prefix
     parents: Prefix = ()
     confidence: tuple[float, ...] = ()
+    more: tuple[Prefix, ...] = ()
 
     def into(self, tree: DraftTree) -> Insertion:
-        confidence = self.confidence or (0.5,) * len(self.tokens)
+        confidence = Confidences(self.confidence or (0.5,) * len(self.tokens))
         position, digest = len(self.anchor), digest_of(self.anchor)
-        return tree.insert(position, digest, self.tokens, confidence, self.parents)
+        more = Anchors(Anchor(len(prefix) - position, digest_of(prefix)) for prefix in self.more)
+        return tree.insert(
+            Draft(1, position, digest, Ids(self.tokens), confidence, Parents(self.parents), more)
+        )
 
 
 @dataclass
@@ -57,10 +61,12 @@ class Model:
     def insert(self, guess: Guess) -> tuple[set[Prefix], int]:
         """The added prefixes, and how many nodes were dropped."""
         before, dropped = set(self.nodes), 0
-        places: list[Prefix | None] = [guess.anchor if self.knows(guess.anchor) else None]
+        anchors = [prefix if self.knows(prefix) else None for prefix in guess.more]
+        places = [guess.anchor if self.knows(guess.anchor) else None]
         for index, token in enumerate(guess.tokens):
-            parent = places[guess.parents[index] if guess.parents else index]
-            places.append(self._place(parent, token))
+            parent = guess.parents[index] if guess.parents else index
+            under = anchors[parent - MAX_NODES - 1] if parent > MAX_NODES else places[parent]
+            places.append(self._place(under, token))
             dropped += places[-1] is None
         return self.nodes - before, dropped
 
@@ -101,15 +107,19 @@ chances = st.sampled_from([0.0, 0.125, 0.5, 0.75, 1.0])
 
 @st.composite
 def guesses(draw: Any, anchors: Any = None) -> Guess:
-    """Subtrees of up to 8 nodes under the prompt, a part of it, a likely node, or nothing known."""
+    """Subtrees of up to 8 nodes under the prompt, a part of it, a likely node, or nothing known.
+
+    Or under several of these.
+    """
     tails = st.lists(tokens, max_size=3).map(lambda tail: (*PROMPT, *tail))
     anywhere = tails | st.sampled_from([(), (7,), (7, 1), (7, 2), (1, 7, 2)])
-    anchor = draw(anchors if anchors is not None else anywhere)
-    size = draw(st.integers(1, 8))
-    drawn = [draw(tokens) for _ in range(size)]
-    chain = draw(st.booleans())
-    parents = () if chain else tuple(draw(st.integers(0, index)) for index in range(size))
-    return Guess(anchor, tuple(drawn), parents, tuple(draw(chances) for _ in range(size)))
+    drawn = st.lists(anchors if anchors is not None else anywhere, min_size=1, max_size=4)
+    anchor, *more = sorted(draw(drawn), key=len)
+    named = tuple(draw(tokens) for _ in range(draw(st.integers(1, 8))))
+    further = range(MAX_NODES + 1, MAX_NODES + 1 + len(more))
+    picks = [st.sampled_from([*range(index + 1), *further]) for index in range(len(named))]
+    parents = tuple(map(draw, picks)) if more or draw(st.booleans()) else ()
+    return Guess(anchor, named, parents, tuple(draw(chances) for _ in named), tuple(more))
 
 
 commits = st.lists(tokens, min_size=1, max_size=3).map(tuple)
@@ -187,100 +197,42 @@ def test_a_late_draft_leaves_what_it_would_have_left_in_time(
     in_time, late = replayed([*history, guess, commit]), replayed([*history, commit, guess])
     tree = replayed(history)
     known = nodes_of(tree) | {tuple(tree.tokens[:size]) for size in range(tree.tip + 1)}
-    assume(guess.anchor in known)
+    assume({guess.anchor, *guess.more} <= known)
     assert nodes_of(late) == nodes_of(in_time)
 
 
+def by_rank(node: Node) -> float:
+    return 0.75 if node.rank == 0 else 0.125
+
+
 @many
-@given(histories)
+@given(histories, st.booleans())
 def test_best_first_yields_each_node_once_after_its_parent_likeliest_first(
-    history: list[Any],
+    history: list[Any], as_sent: bool
 ) -> None:
     tree = replayed(history)
     seen, last = {tree.root.digest}, 1.0
-    for node, chance in tree.best_first():
+    for node, chance in tree.best_first() if as_sent else tree.best_first(by_rank):
         assert node.parent is not None and node.parent.digest in seen
         assert node.digest not in seen
         expected = 1.0
         for step in node.path():
-            expected *= step.confidence
+            expected *= step.confidence if as_sent else by_rank(step)
         assert chance == expected <= last
         seen.add(node.digest)
         last = chance
     assert len(seen) == len(tree) + 1
 
 
-# By example --------------------------------------------------------------------------
-
-
-def test_a_draft_behind_the_tip_counts_where_it_was_right() -> None:
-    tree = DraftTree((*PROMPT, 4, 5), 10)
-    added, dropped = Guess(PROMPT, (4, 5, 6, 8)).into(tree)
-    assert [node.token for node in added] == [6, 8]
-    assert dropped == 0
-    assert nodes_of(tree) == {(*PROMPT, 4, 5, 6), (*PROMPT, 4, 5, 6, 8)}
-
-
-def test_a_draft_behind_the_tip_is_dropped_and_counted_where_it_was_wrong() -> None:
-    tree = DraftTree((*PROMPT, 4, 5), 10)
-    # 4 and 5 are right, 9 and what follows it are not, and 6 hangs from the right 5.
-    added, dropped = Guess(PROMPT, (4, 9, 5, 8, 6), (0, 1, 1, 2, 3)).into(tree)
-    assert [node.token for node in added] == [6]
-    assert dropped == 2
-    assert Guess(PROMPT, (5, 6)).into(tree) == Insertion([], 2)
-
-
-@pytest.mark.parametrize("anchor", [(7, 1, 3), (1, 7), (*PROMPT, 4), (*PROMPT, 4, 5, 6, 7)])
-def test_a_draft_with_an_unknown_anchor_is_dropped_whole(anchor: Prefix) -> None:
-    tree = DraftTree(PROMPT, 10)
-    assert Guess(anchor, (4, 5, 6)).into(tree) == Insertion([], 3)
-    assert len(tree) == 0
-
-
-def test_a_known_digest_at_another_position_is_no_anchor() -> None:
-    tree = DraftTree(PROMPT, 10)
-    Guess(PROMPT, (4,)).into(tree)
-    for position in (0, 2, 3, 5, 1 << 31):
-        assert tree.insert(position, digest_of((*PROMPT, 4)), [5], [1.0], []).dropped == 1
-
-
-def test_no_node_lies_deeper_than_max_depth() -> None:
-    tree = DraftTree(PROMPT, 1000)
-    added, dropped = Guess(PROMPT, (1,) * (MAX_DEPTH + 5)).into(tree)
-    assert (len(added), dropped) == (MAX_DEPTH, 5)
-    assert tree.add(tree.leaf(), 9, 1.0) is None
-    tree.advance([1, 1])
-    assert [node.token for node in Guess(tuple(tree.tokens), (1,) * 999).into(tree).added] == [1, 1]
-
-
-def test_a_full_tree_drops_and_counts_until_there_is_room() -> None:
-    tree = DraftTree(PROMPT, 3)
-    assert Guess(PROMPT, (4, 5, 6, 8)).into(tree).dropped == 1
-    assert Guess(PROMPT, (9,)).into(tree) == Insertion([], 1)
-    assert Guess(PROMPT, (4, 5)).into(tree) == Insertion([], 0)
-    tree.advance([4])
-    assert Guess((*PROMPT, 4), (9,)).into(tree).dropped == 0
-
-
-def test_advance_returns_the_nodes_that_had_foreseen_each_token() -> None:
-    tree = DraftTree(PROMPT, 10)
-    first, second, _ = Guess(PROMPT, (4, 5, 9), (0, 1, 0)).into(tree).added
-    assert tree.advance([4, 5, 5]) == [first, second, None]
-    assert (tree.root.token, len(tree), tree.tip) == (5, 0, 6)
-
-
-def test_advance_keeps_exactly_what_continues_the_text() -> None:
-    tree = DraftTree(PROMPT, 10)
-    Guess(PROMPT, (4, 5, 6, 8, 6, 9), (0, 0, 1, 1, 2, 4)).into(tree)
-    tree.advance([4])
-    assert nodes_of(tree) == {(*PROMPT, 4, *tail) for tail in [(6,), (8,), (8, 9)]}
-    assert len(tree) == 3
-    assert Guess((*PROMPT, 5), (6,)).into(tree).dropped == 1
-    assert Guess((*PROMPT, 4, 8, 9), (1,)).into(tree).dropped == 0
-
-
-def test_the_optimistic_path_follows_first_choices_and_ranks_count_siblings() -> None:
-    tree = DraftTree(PROMPT, 10)
-    Guess(PROMPT, (4, 5, 6, 8), (0, 0, 1, 2), (0.1, 0.9, 0.9, 0.9)).into(tree)
-    assert [node.token for node in tree.chain()] == [4, 6]
-    assert [(node.token, node.rank) for node in tree.root.children] == [(4, 0), (5, 1)]
+@many
+@given(histories)
+def test_every_node_is_listed_once_after_its_parent_and_found_by_its_digest(
+    history: list[Any],
+) -> None:
+    tree = replayed(history)
+    listed = [tree.root, *tree.nodes()]
+    for place, node in enumerate(listed[1:], 1):
+        assert node.parent in listed[:place] and node not in listed[:place]
+    assert len(listed) == len(tree) + 1
+    assert all(tree.find(node.digest) is node for node in listed)
+    assert tree.find(digest_of((*tree.tokens, 3))) is None

@@ -4,12 +4,14 @@ import logging
 import secrets
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import structlog
 import typer
 
 import strategies
+from bus.delay import Line
 from bus.errors import BadSetup
 from bus.messages import Limits
 from bus.sockets import VerifierSocket
@@ -53,9 +55,18 @@ def serve(
     lease: Annotated[
         float, typer.Option(min=0.5, help="Seconds of silence after which a drafter is gone.")
     ] = Config.lease_s,
+    bitwise: Annotated[
+        bool, typer.Option(help="Drafts must not change even the last bit of a logit.")
+    ] = Config.bitwise,
     insecure: Annotated[bool, typer.Option(help="Listen beyond loopback without keys.")] = False,
     trust_remote_code: Annotated[
         bool, typer.Option(help="Run code that comes with the model.")
+    ] = False,
+    pass_log: Annotated[
+        Path | None, typer.Option(help="Append one JSON line for each pass to this file.")
+    ] = None,
+    emulate_network: Annotated[
+        bool, typer.Option(help="For benchmarks: hear drafters that emulate a slow network.")
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -63,7 +74,8 @@ def serve(
     _log_to_stderr(log_level)
     config = Config(
         model, host, port, device, dtype, max_sessions, max_model_len, max_width,
-        lease_s=lease, insecure=insecure, trust_remote_code=trust_remote_code,
+        lease_s=lease, bitwise=bitwise, insecure=insecure, trust_remote_code=trust_remote_code,
+        pass_log=pass_log, emulate_network=emulate_network,
     )  # fmt: skip
     try:
         _serve(config)
@@ -73,7 +85,9 @@ def serve(
 
 
 def _serve(config: Config) -> None:
-    socket = VerifierSocket(config.host, config.port, config.insecure)  # before minutes of loading
+    line = Line() if config.emulate_network else None
+    # Bound before minutes of loading.
+    socket = VerifierSocket(config.host, config.port, config.insecure, line=line)
     try:
         daemon = _assemble(config, socket)
         signal.signal(signal.SIGTERM, lambda *_: _stop(daemon, config.drain_s))
@@ -96,6 +110,8 @@ def _assemble(config: Config, socket: VerifierSocket) -> "Daemon":
     # Imported late: PyTorch takes seconds, and --help should not.
     from verifier_cuda.daemon import Daemon
     from verifier_cuda.model import load
+    from verifier_cuda.passlog import PassLog
+    from verifier_cuda.probe import is_bitwise, pass_costs
     from verifier_cuda.registry import Registry, Settings
     from verifier_cuda.scheduler import Scheduler
 
@@ -106,12 +122,20 @@ def _assemble(config: Config, socket: VerifierSocket) -> "Daemon":
                         model.vocabulary.size, model.stop_ids, limits,
                         tuple(strategies.names("acceptance")))  # fmt: skip
     registry = Registry(settings, lambda name: strategies.load("acceptance", name)())
+    holds = is_bitwise(model)
+    if config.bitwise and not holds:
+        structlog.get_logger().warning(
+            "on this device drafts can change the last bits of a logit, so that a near-tie may "
+            "fall the other way", device=str(model.device),
+        )  # fmt: skip
     structlog.get_logger().info(
         "loaded", model=config.model, device=str(model.device), dtype=str(model.network.dtype),
         max_sessions=config.max_sessions, max_model_len=model.max_model_len,
-        cache_mib=round(model.cache.bytes / 2**20, 1),
+        cache_mib=round(model.cache.bytes / 2**20, 1), bitwise=holds,
     )  # fmt: skip
-    return Daemon(socket, registry, Scheduler(registry, config.max_width), model)
+    scheduler = Scheduler(registry, config.max_width, costs=pass_costs(model))
+    log = PassLog(config.pass_log, scheduler.costs) if config.pass_log else None
+    return Daemon(socket, registry, scheduler, model, log)
 
 
 def _log_to_stderr(level: str) -> None:

@@ -57,12 +57,11 @@ class SlotLayer(CacheLayerMixin):
             return state.narrow(0, to.numbers[0], 1)[:, :, : to.length]
         return state[to.slots, :, : to.length]
 
-    def move(self, slot: int, source: torch.Tensor, start: int) -> None:
-        """Copy the entries at `source` to `start` and up, in order."""
+    def move(self, slot: int, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy the entries at `source` to `target`."""
         assert self.keys is not None and self.values is not None
-        end = start + len(source)
-        self.keys[slot, :, start:end] = self.keys[slot, :, source]
-        self.values[slot, :, start:end] = self.values[slot, :, source]
+        self.keys[slot, :, target] = self.keys[slot, :, source]
+        self.values[slot, :, target] = self.values[slot, :, source]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._owner.pass_places.length, 0
@@ -83,14 +82,16 @@ class SlotCache(Cache):
         self.pass_places = Places([0], torch.zeros(1, dtype=torch.long), torch.zeros(1, 1), 1)
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
 
-    def keep(self, slot: int, start: int, rows: tuple[int, ...]) -> None:
-        """Move the entries of a block's accepted `rows` to where the text has them."""
-        if rows == tuple(range(len(rows))):
+    def keep(self, slot: int, start: int, places: tuple[int, ...]) -> None:
+        """Move the entries at `places` to `start` and up, where the text has them."""
+        moved = [(place, start + i) for i, place in enumerate(places) if place != start + i]
+        if not moved:
             return  # a chain lies in place already
-        source = torch.tensor(rows, device=self.pass_places.slots.device) + start
+        device = self.pass_places.slots.device
+        source, target = torch.tensor(moved, device=device).unbind(1)
         for layer in self.layers:
             assert isinstance(layer, SlotLayer)
-            layer.move(slot, source, start)
+            layer.move(slot, source, target)
 
     @property
     def bytes(self) -> int:

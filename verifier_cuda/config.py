@@ -1,6 +1,7 @@
 """Everything a verifier can be told, checked once and never changed."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from verifier_cuda.scheduler import MAX_WIDTH
@@ -28,5 +29,11 @@ class Config:
     """A drafter that says nothing for this long loses its sessions."""
     drain_s: float = 10.0
     """Time that running sessions get to finish after SIGTERM."""
+    bitwise: bool = True
+    """Drafts must not change even the last bit of a logit; on CUDA this costs wide passes."""
     insecure: bool = False
     trust_remote_code: bool = False
+    pass_log: Path | None = None
+    """File that gets one JSON line for each pass."""
+    emulate_network: bool = False
+    """Hear only drafters of this machine that emulate a slow network (for benchmarks)."""

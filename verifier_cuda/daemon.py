@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from bus.sockets import Delivery, VerifierSocket
 from verifier_cuda.model import TargetModel
+from verifier_cuda.passlog import PassLog, Watch
 from verifier_cuda.registry import Registry, Reply
 from verifier_cuda.scheduler import Scheduler
 
@@ -14,34 +15,53 @@ class Daemon:
     """A verifier that serves until it is told to stop."""
 
     def __init__(
-        self, socket: VerifierSocket, registry: Registry, scheduler: Scheduler, model: TargetModel
+        self,
+        socket: VerifierSocket,
+        registry: Registry,
+        scheduler: Scheduler,
+        model: TargetModel,
+        log: PassLog | None = None,
     ) -> None:
         self._socket = socket
         self._registry = registry
         self._scheduler = scheduler
         self._model = model
+        self._log = log
         self._drain_until: float | None = None
 
     # loop:begin
     def run(self) -> None:
         """Serve until drained."""
+        watch = Watch()
         while not self._drained(time.monotonic()):
             self._socket.wait(self._scheduler.patience_s(time.monotonic()))
+            watch.lap("wait")
             for arrival in self._socket.drain():
                 self._send(self._registry.handle(arrival.peer, arrival.content, time.monotonic()))
             self._registry.expire(time.monotonic())
             self._send(self._registry.held())
-            self._step()
+            watch.lap("drain")
+            if self._step(watch):
+                watch = Watch()
 
-    def _step(self) -> None:
+    def _step(self, watch: Watch) -> bool:
         began = time.monotonic()
         work = self._scheduler.plan(began)
-        if work:
-            views = self._model.forward([entry.block for entry in work])
-            now = time.monotonic()
-            replies, keeps = self._scheduler.complete(work, views, now - began, now)
-            self._send(replies)
-            self._model.keep(keeps)
+        watch.lap("plan")
+        if not work:
+            return False
+        views = self._model.forward([entry.block for entry in work])
+        watch.lap("forward")
+        now = time.monotonic()
+        replies, keeps = self._scheduler.complete(work, views, now - began, now)
+        watch.lap("judge")
+        self._send(replies)
+        watch.lap("send")
+        self._model.keep(keeps)
+        watch.lap("keep")
+        if self._log:
+            self._log.put(began, work, replies, watch)
+        return True
 
     def _send(self, replies: Iterable[Reply]) -> None:
         for reply in replies:

@@ -11,15 +11,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from bus.errors import BadSetup
 from bus.messages import MAX_TOKENS
 from bus.vocabulary import Vocabulary
-from verifier_cuda import sampling
+from verifier_cuda import attention, sampling
 from verifier_cuda.cache import Places, SlotCache, SlotLayer
 from verifier_cuda.config import Config
+from verifier_cuda.layout import BLOCK
+from verifier_cuda.linear import can_pack, pack
 from verifier_cuda.scheduler import PREFILL_CHUNK, Block, Keep, chain
 
-LENGTH_STEP = 256
+LENGTH_STEP = BLOCK
 """Attention looks at a multiple of this many places, so that few shapes occur."""
 MIN_WIDTH = 4
-"""Rows of the smallest pass; larger ones double. Fewer rows save no time."""
+"""Rows of the smallest pass: fewer save no time, and one alone is rounded differently."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,23 @@ class TargetModel:
     """A target with its cache. `forward` and `keep` are all that a pass needs."""
 
     def __init__(
-        self, network: Any, vocabulary: Vocabulary, sessions: int, max_model_len: int, width: int
+        self,
+        network: Any,
+        vocabulary: Vocabulary,
+        sessions: int,
+        max_model_len: int,
+        width: int,
+        bitwise: bool = True,
     ) -> None:
         self.network = network
         self.vocabulary = vocabulary
         self.max_model_len = max_model_len
         text_config = network.config.get_text_config()
-        # Room for the rows of a pass beyond the text, and one place for padding rows.
-        places = _up_to(max_model_len + width + 1, LENGTH_STEP)
+        # Branches lie in the block of their position; one place more is for padding rows.
+        places = _up_to(max_model_len, BLOCK) + BLOCK
         self._scratch = places - 1
+        self.max_width = width
+        self._bitwise = bitwise
         self.cache = SlotCache(text_config.num_hidden_layers, sessions, places)
         self._check_layers()
 
@@ -85,11 +95,11 @@ class TargetModel:
         """Logits of one pass, `[blocks, width, vocab]`; rows beyond a block's own mean nothing.
 
         Each row sees the cached prefix and its ancestors. Keys and values are
-        written from `block.start` on, in row order. When no block wants logits,
-        only those of the last row are computed.
+        written to `block.places`. When no block wants logits, only those of the
+        last row are computed.
         """
-        width = _bucket(max(len(block.tokens) for block in blocks))
-        reach = max(block.start + len(block.tokens) for block in blocks)
+        width = self._bucket(max(len(block.tokens) for block in blocks))
+        reach = max(max(block.places) + 1 for block in blocks)
         length = min(_up_to(reach, LENGTH_STEP), self._scratch + 1)
         shape = (len(blocks), width)
         ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -100,9 +110,9 @@ class TargetModel:
             count, tree = len(block.tokens), ancestry(block.parents)
             ids[number, :count] = block.tokens
             positions[number, :count] = block.start + tree.sum(1) - 1
-            index[number, :count] = block.start + np.arange(count)
+            index[number, :count] = block.places
             visible[number, :count, : block.start] = True
-            visible[number, :count, block.start : block.start + count] = tree
+            visible[number, :count, block.places] = tree.T  # rows come last in this view
         numbers = [block.slot for block in blocks]
         slots = torch.tensor(numbers, device=self.device)
         self.cache.pass_places = Places(numbers, slots, self._to_device(index), length)
@@ -121,7 +131,22 @@ class TargetModel:
     def keep(self, keeps: Sequence[Keep]) -> None:
         """Move the accepted rows of a pass to where the text has them."""
         for kept in keeps:
-            self.cache.keep(kept.slot, kept.start, kept.rows)
+            self.cache.keep(kept.slot, kept.start, kept.places)
+
+    def _bucket(self, rows: int) -> int:
+        """The width that `rows` are padded to.
+
+        On a CPU their own: no row's result depends on it. On CUDA few widths, so
+        that few shapes occur, and a single one if results must not depend on it.
+        """
+        if rows > max(self.max_width, MIN_WIDTH):
+            return PREFILL_CHUNK if self.device.type == "cuda" else rows
+        if self.device.type == "cpu":
+            return max(MIN_WIDTH, rows)
+        size = self.max_width if self._bitwise else MIN_WIDTH
+        while size < rows:
+            size *= 2
+        return size
 
     def _mask(self, visible: np.ndarray) -> torch.Tensor:
         """Additive mask `[sessions, 1, width, length]`."""
@@ -147,7 +172,7 @@ class TargetModel:
             # Its angles depend on the longest row of a pass, so on other sessions.
             kinds.add(f"{rope['rope_type']} rotary embedding")
         if not kinds:
-            self.forward([Block(0, 0, [0], [0], None)])
+            self.forward([Block(0, 0, [0], [0], [0], None)])
             kinds = {"recurrent state" for layer in self.cache.layers
                      if not (isinstance(layer, SlotLayer) and layer.is_initialized)}  # fmt: skip
         if kinds:
@@ -178,6 +203,9 @@ def load(config: Config) -> TargetModel:
             config.model, dtype=dtype, use_safetensors=True, attn_implementation="sdpa",
             trust_remote_code=config.trust_remote_code,
         ).to(device).eval()  # fmt: skip
+        if can_pack(network):
+            pack(network)
+            network.set_attn_implementation(attention.NAME)
         return _fitted(config, network, Vocabulary.of(tokenizer.get_vocab()))
     except BadSetup:
         raise
@@ -209,7 +237,7 @@ def _fitted(config: Config, network: Any, vocabulary: Vocabulary) -> TargetModel
             f"only {text_config.vocab_size} rows: they do not belong together"
         )
     return TargetModel(network, vocabulary, config.max_sessions, length,
-                       max(config.max_width, MIN_WIDTH))  # fmt: skip
+                       max(config.max_width, MIN_WIDTH), config.bitwise)  # fmt: skip
 
 
 def _placement(config: Config) -> tuple[torch.device, torch.dtype]:
@@ -222,13 +250,6 @@ def _placement(config: Config) -> tuple[torch.device, torch.dtype]:
     if config.dtype == "auto":
         return device, torch.bfloat16 if device.type == "cuda" else torch.float32
     return device, getattr(torch, config.dtype)
-
-
-def _bucket(rows: int) -> int:
-    size = MIN_WIDTH
-    while size < rows:
-        size *= 2
-    return min(size, max(rows, PREFILL_CHUNK))
 
 
 def _up_to(value: int, step: int) -> int:

@@ -1,22 +1,29 @@
 """When to run a pass and with which rows. Pure: time and measurements are arguments.
 
-One rule: the highest expected tokens per second. Waiting for drafts costs the
-session's measured turnaround and gains the tokens that drafts usually bring; an
-empty pass brings one token for the price of a pass. The rows are the likeliest
-nodes, up to a fixed width.
+One rule: the most expected tokens a second. A row is worth its place while it
+raises (expected tokens) / (pass time at that width). Waiting for a draft is worth
+it when it is expected to save more than it costs: drafting goes on during a pass,
+so a draft that comes too late for this one is mostly there for the next, and what
+waiting saves is a pass, in the case that the text agrees with the drafts up to
+there and no further.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from strategies.acceptance import Rows
+from strategies.calibration import Calibration
+from strategies.costs import Costs
 from strategies.tree import DraftTree, Node
+from verifier_cuda.layout import Layout
 
-_BLEND = 0.2
-"""Weight of a new measurement in a running mean."""
-_FIRST_WAIT = 2.0
-"""Passes' worth of time that an unmeasured drafter is waited for."""
-_MAX_PROBE_GAP = 64
-"""Most passes between two tries to wait for a drafter that did not pay."""
+_LOOKAHEAD = 6
+"""Most drafts that one decision to wait counts on."""
+_DOUBT = 1.3
+"""How much longer than in vain one would have had to wait, as far as one knows."""
+_FLOOR = 0.01
+"""A node that is likelier wrong than this is not worth a row, however free."""
 
 
 @dataclass
@@ -24,52 +31,95 @@ class Mean:
     """A running mean that forgets; None until the first measurement."""
 
     value: float | None = None
+    blend: float = 0.2
+    """Weight of a new measurement."""
 
     def add(self, sample: float) -> None:
         if self.value is None:
             self.value = sample
         else:
-            self.value += _BLEND * (sample - self.value)
+            self.value += self.blend * (sample - self.value)
+
+    def at_least(self, bound: float) -> None:
+        """The value was seen to be over `bound`."""
+        self.value = max(self.value or 0.0, _DOUBT * bound)
 
 
 @dataclass
 class Pace:
-    """What one session has taught about waiting for its drafts. Times in seconds."""
+    """What the sessions of one drafter have taught about its drafts. Times in seconds."""
 
     turnaround_s: Mean = field(default_factory=Mean)
-    """From a Commit to the first draft below its tip, when the tree was empty."""
-    gain: Mean = field(default_factory=Mean)
-    """Drafted tokens accepted in a pass that had drafts."""
-    _probe_gap: int = 1
-    _until_probe: int = 0
+    """From a Commit that no draft foresaw to the first draft that continues it."""
+    interval_s: Mean = field(default_factory=Mean)
+    """From one draft to the next while the verifier waits."""
+    burst: Mean = field(default_factory=lambda: Mean(1.0))
+    """Tokens by which the first draft after a correction deepens the optimistic path."""
+    growth: Mean = field(default_factory=lambda: Mean(1.0))
+    """The same of a draft that follows while the verifier waits."""
+    alpha: Mean = field(default_factory=lambda: Mean(0.6, blend=0.05))
+    """Chance that the first choice after an accepted token is accepted."""
+    calibration: Calibration = field(default_factory=Calibration)
+    asked: int = 0
+    """How often it was waited for while nothing was known."""
 
-    def pays(self, pass_s: float) -> bool:
-        """True when waiting for drafts is known to bring more than an empty pass does."""
-        if self.turnaround_s.value is None or self.gain.value is None:
-            return False
-        return self.gain.value * pass_s > self.turnaround_s.value
+    @property
+    def slack_s(self) -> float:
+        """How much later than expected a draft may come and still be believed in."""
+        return max(0.5 * (self.interval_s.value or 0.0), 0.25 * (self.turnaround_s.value or 0.0))
 
-    def patience_s(self, pass_s: float) -> float:
-        """How long an empty tree is worth waiting for, from the last Commit on."""
-        if self.pays(pass_s) and self.gain.value is not None:
-            return self.gain.value * pass_s
-        return _FIRST_WAIT * pass_s if self._until_probe <= 0 else 0.0
+    def chance(self, node: Node) -> float:
+        """Of a node, given that its parent was accepted."""
+        return self.calibration.chance(node.rank, node.confidence)
 
-    def saw_draft(self, after_s: float) -> None:
-        """A draft arrived for an empty tree, `after_s` seconds after the Commit."""
-        self.turnaround_s.add(after_s)
 
-    def saw_pass(self, drafted: int, accepted: int, pass_s: float) -> None:
-        """A pass was judged; while waiting does not pay, tries to wait become rarer."""
-        if drafted:
-            self.gain.add(accepted)
-        if self.pays(pass_s):
-            self._probe_gap, self._until_probe = 1, 0
-        elif self._until_probe > 0:
-            self._until_probe -= 1
-        else:
-            self._probe_gap = min(2 * self._probe_gap, _MAX_PROBE_GAP)
-            self._until_probe = self._probe_gap
+@dataclass(frozen=True)
+class Prospect:
+    """What waiting may bring. Times in seconds."""
+
+    saved_s: float
+    """Expected time of passes that become needless."""
+    at: float
+    """When the drafts will be there."""
+    until: float
+    """When to stop believing in it."""
+
+
+def prospect(
+    pace: Pace, path: Sequence[float], next_at: float, pass_s: float, now: float
+) -> Prospect | None:
+    """The best that waiting for the next drafts of one session promises; None for nothing.
+
+    `path` has the chances along the optimistic path so far, `next_at` is when the
+    next draft is due.
+    """
+    alpha = pace.alpha.value
+    assert alpha is not None and pace.turnaround_s.value is not None
+    interval_s = pace.interval_s.value or pace.turnaround_s.value
+    due, leaf = max(now, next_at), prod(path)
+    growth = pace.growth.value or 0.0
+    depth = growth if path else pace.burst.value or 0.0
+    idle = max(0.0, 1 - growth)
+    best, profit_s = None, 0.0
+    for ahead in range(_LOOKAHEAD):
+        # Who does not draft on during a pass has no more to offer after it: each draft counts.
+        saved_s = leaf * alpha * (1 - alpha**depth) / (1 - alpha * idle) * pass_s
+        at = due + ahead * interval_s
+        if saved_s - (at - now) > profit_s:
+            profit_s = saved_s - (at - now)
+            best = Prospect(saved_s, at, next_at + pace.slack_s)
+        depth += growth
+    return best
+
+
+def pays_together(prospects: Sequence[Prospect], sessions: int, now: float) -> bool:
+    """True when some of `prospects` save more than waiting costs all `sessions`."""
+    saved_s = 0.0
+    for one in sorted(prospects, key=lambda p: p.at):
+        saved_s += one.saved_s
+        if saved_s > sessions * (one.at - now):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -78,21 +128,57 @@ class Selection:
 
     nodes: tuple[Node, ...]
     rows: Rows
+    places: tuple[int, ...]
+    """Where each row lies in the cache slot."""
+    chances: tuple[float, ...]
+    """Path probability of each row; 1 for the tip."""
+
+    def cut(self, width: int) -> "Selection":
+        """The first `width` rows."""
+        if width >= len(self.places):
+            return self
+        rows = Rows(self.rows.tokens[:width], self.rows.parents[:width])
+        return Selection(self.nodes[: width - 1], rows, self.places[:width], self.chances[:width])
 
 
-def select(tree: DraftTree, width: int, room: int) -> Selection:
+def select(tree: DraftTree, width: int, room: int, pace: Pace) -> Selection:
     """The likeliest nodes, best first, at most `width` rows and `room` tokens deep."""
+    layout = Layout(tree.tip - 1)
     nodes: list[Node] = []
     row_of = {tree.root.digest: 0}
-    parents = [0]
-    for node, _ in tree.best_first():
-        if len(nodes) + 1 >= width:
+    tokens, parents, places, chances = [tree.root.token], [0], [tree.tip - 1], [1.0]
+    for node, chance in tree.best_first(pace.chance) if width > 1 else ():
+        if chance < _FLOOR:
             break
+        depth = node.position - tree.tip + 1
         parent = row_of.get(node.parent.digest) if node.parent else None
-        if parent is None or node.position - tree.tip >= room:
+        if parent is None or depth > room:
+            continue
+        place = layout.place(depth, layout.branch(places[parent], depth - 1))
+        if place is None:
             continue
         nodes.append(node)
         row_of[node.digest] = len(nodes)
-        parents.append(parent)
-    tokens = (tree.root.token, *(node.token for node in nodes))
-    return Selection(tuple(nodes), Rows(tokens, tuple(parents)))
+        for column, value in (
+            (tokens, node.token), (parents, parent), (places, place), (chances, chance)
+        ):  # fmt: skip
+            column.append(value)  # type: ignore[arg-type]
+        if len(places) >= width:
+            break
+    return Selection(tuple(nodes), Rows(tuple(tokens), tuple(parents)), tuple(places),
+                     tuple(chances))  # fmt: skip
+
+
+def best_width(selections: Sequence[Selection], costs: Costs, rest_s: float) -> int:
+    """The common width at which a pass over `selections` commits most tokens a second.
+
+    `rest_s` is what a pass costs beside the model.
+    """
+    widest = max(len(chosen.places) for chosen in selections)
+    best, width, expected = 0.0, 1, 0.0
+    for rows in range(1, widest + 1):
+        expected += sum(c.chances[rows - 1] for c in selections if len(c.chances) >= rows)
+        rate = expected / (costs.at(rows * len(selections)) + rest_s) if costs else rows
+        if rate >= best:
+            best, width = rate, rows
+    return width

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from bus.errors import BadSetup, Code, ProtocolError
 from bus.messages import (
+    MAX_NODES,
     PROTOCOL,
     AnyMessage,
     Close,
@@ -25,6 +26,7 @@ from bus.messages import (
     Welcome,
 )
 from strategies.acceptance import Acceptance
+from verifier_cuda.planner import Pace
 from verifier_cuda.session import Session
 
 MAX_PEERS = 1024
@@ -56,6 +58,7 @@ class Reply:
 @dataclass
 class _Peer:
     heard_at: float
+    pace: Pace = field(default_factory=Pace)
     sessions: dict[int, Session] = field(default_factory=dict)
 
 
@@ -73,6 +76,7 @@ class Registry:
         self._free = list(range(settings.limits.max_sessions))[::-1]
         self._unsent: dict[tuple[bytes, int], int] = {}
         self._full_since: dict[bytes, float] = {}
+        self._drained_at = 0.0
 
     @property
     def holding(self) -> bool:
@@ -164,7 +168,7 @@ class Registry:
             text = f"acceptance {opened.acceptance!r} raised {error!r}"
             raise ProtocolError(Code.STRATEGY_FAILED, text, opened.session) from None
         session = Session(opened, acceptance, self.settings.stop_ids, limits.max_model_len,
-                          limits.max_tree_nodes)  # fmt: skip
+                          limits.max_tree_nodes, self._peers[peer].pace)  # fmt: skip
         session.committed_at = session.served_at = now
         if session.finish is None:
             if self.draining or not self._free:
@@ -216,13 +220,17 @@ class Registry:
             raise ProtocolError(
                 Code.BAD_MESSAGE, "tokens, confidence and parents differ in length", draft.session
             )
+        if max(draft.parents, default=0) > MAX_NODES + len(draft.more):
+            raise ProtocolError(
+                Code.BAD_MESSAGE, "a parent names an anchor that is not there", draft.session
+            )
         if max(draft.tokens, default=0) >= self.settings.vocab_size:
             raise ProtocolError(
                 Code.TOKEN_OUT_OF_RANGE,
                 f"drafted id {max(draft.tokens)} is outside the vocabulary", draft.session,
             )  # fmt: skip
         if session.finish is None:
-            session.add_draft(draft, now)
+            session.add_draft(draft, now, self._drained_at)
 
     def close(self, peer: bytes, session_id: int) -> None:
         session = self._peers[peer].sessions.pop(session_id, None)
@@ -244,7 +252,8 @@ class Registry:
         self._peers.pop(peer, None)
 
     def expire(self, now: float) -> None:
-        """Forget every peer that has said nothing, or read nothing, for a lease."""
+        """All messages are drained: forget who said nothing, or read nothing, for a lease."""
+        self._drained_at = now
         lease_s = self.settings.limits.lease_ms / 1000
         full = {peer for peer, _ in self._unsent}
         self._full_since = {peer: self._full_since.get(peer, now) for peer in full}

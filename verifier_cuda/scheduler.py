@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from bus.errors import Code
 from bus.messages import Error, Sampling, Timings
 from strategies.acceptance import TargetView
-from verifier_cuda.planner import Mean, Selection
+from strategies.costs import Costs
+from verifier_cuda.layout import in_line
+from verifier_cuda.planner import Selection, best_width, pays_together
 from verifier_cuda.registry import Registry, Reply
 from verifier_cuda.session import Session
 
@@ -18,6 +20,10 @@ MAX_WIDTH = 16
 """Most rows of one session in one pass."""
 PREFILL_CHUNK = 512
 """Prompt tokens read in one pass, so that a long prompt does not stall the others."""
+
+
+_REST_S = 5e-4
+"""What a pass costs beside the model."""
 
 
 def chain(rows: int) -> list[int]:
@@ -34,6 +40,8 @@ class Block:
     """Tokens already cached in the slot; row 0 has this position."""
     tokens: Sequence[int]
     parents: Sequence[int]
+    places: Sequence[int]
+    """Where each row lies in the slot."""
     sampling: Sampling | None
     """None for a piece of prompt, whose logits nobody needs."""
 
@@ -51,11 +59,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Keep:
-    """Rows of a block whose cache entries stay, in order; they move to `start` and up."""
+    """Cache entries of a block that stay, in order; they move to `start` and up."""
 
     slot: int
     start: int
-    rows: tuple[int, ...]
+    places: tuple[int, ...]
 
 
 @dataclass
@@ -74,51 +82,66 @@ class Scheduler:
     """Plans the passes for a registry's sessions. Times are seconds of the caller's clock."""
 
     def __init__(
-        self, registry: Registry, max_width: int = MAX_WIDTH, prefill_chunk: int = PREFILL_CHUNK
+        self,
+        registry: Registry,
+        max_width: int = MAX_WIDTH,
+        prefill_chunk: int = PREFILL_CHUNK,
+        costs: Costs | None = None,
     ) -> None:
+        """`costs` are seconds of a pass by its rows, as measured at start-up."""
         self.counters = Counters()
+        self.costs = costs or Costs()
         self._registry = registry
         self._max_width = max_width
         self._prefill_chunk = prefill_chunk
-        self._pass_s = Mean()
 
-    def _ready_at(self, session: Session) -> float:
-        """When the session should decode: at once with drafts, else when waiting stops paying."""
-        if session.unread or len(session.tree):
-            return session.committed_at
-        return session.committed_at + session.pace.patience_s(self._pass_s.value or 0.0)
+    def _wait_until(self, sessions: Sequence[Session], now: float) -> float:
+        """Until when waiting for drafts pays; in the past when it does not."""
+        pass_s = self.costs.at(len(sessions))
+        found = [session.prospect(pass_s, now) for session in sessions]
+        prospects = [one for one in found if one is not None]
+        if prospects and pays_together(prospects, len(sessions), now):
+            return min(one.until for one in prospects)
+        return now
 
     def patience_s(self, now: float) -> float:
         """How long the daemon may wait for messages before there is work."""
         idle_s = 0.01 if self._registry.holding else 0.2
-        times = [self._ready_at(session) for _, session in self._registry.waiting()]
-        return max(0.0, min([now + idle_s, *times]) - now)
+        sessions = [session for _, session in self._registry.waiting()]
+        if not sessions:
+            return idle_s
+        if any(session.unread for session in sessions):
+            return 0.0
+        return max(0.0, min(now + idle_s, self._wait_until(sessions, now)) - now)
 
     def plan(self, now: float) -> list[Entry]:
-        """The next pass: a piece of one prompt, or the rows of every session that is ready."""
-        ready = [pair for pair in self._registry.waiting() if self._ready_at(pair[1]) <= now]
-        if not ready:
-            return []
-        owner, first = ready[0]
-        if first.unread:
-            end = first.cached + min(first.unread, self._prefill_chunk)
-            tokens = first.tree.tokens[first.cached : end]
-            block = self._block(first, tokens, chain(len(tokens)), None)
-            return [Entry(owner, first, block, None)]
-        entries = []
-        for owner, session in ready:
-            if not session.unread:
-                chosen = session.select(self._max_width)
-                rows = chosen.rows
-                block = self._block(session, rows.tokens, rows.parents, session.sampling)
-                entries.append(Entry(owner, session, block, chosen))
-        return entries
+        """The next pass: a piece of one prompt, or the rows of every session that decodes."""
+        waiting = self._registry.waiting()
+        reading = [pair for pair in waiting if pair[1].unread]
+        decoding = [pair for pair in waiting if not pair[1].unread]
+        held = bool(decoding) and self._wait_until([s for _, s in decoding], now) > now
+        if reading and (held or reading[0] is waiting[0]):
+            return [self._reading(*reading[0])]
+        return [] if held or not decoding else self._decoding(decoding)
 
-    def _block(
-        self, session: Session, tokens: Sequence[int], parents: Sequence[int], s: Sampling | None
-    ) -> Block:
+    def _reading(self, owner: bytes, session: Session) -> Entry:
+        start, count = session.cached, min(session.unread, self._prefill_chunk)
+        tokens = session.tree.tokens[start : start + count]
         assert session.slot is not None, "an unfinished session has a slot"
-        return Block(session.slot, session.cached, tokens, parents, s)
+        block = Block(session.slot, start, tokens, chain(count), in_line(start, count), None)
+        return Entry(owner, session, block, None)
+
+    def _decoding(self, decoding: list[tuple[bytes, Session]]) -> list[Entry]:
+        chosen = [session.select(self._max_width) for _, session in decoding]
+        width = best_width(chosen, self.costs, _REST_S)
+        entries = []
+        for (owner, session), selection in zip(decoding, chosen, strict=True):
+            cut = selection.cut(width)
+            assert session.slot is not None, "an unfinished session has a slot"
+            block = Block(session.slot, session.cached, cut.rows.tokens, cut.rows.parents,
+                          cut.places, session.sampling)  # fmt: skip
+            entries.append(Entry(owner, session, block, cut))
+        return entries
 
     def complete(
         self, work: list[Entry], views: Sequence[TargetView], elapsed_s: float, now: float
@@ -141,9 +164,10 @@ class Scheduler:
             reply, kept = self._judge(entry, entry.selection, view, elapsed_s, now)
             replies.append(reply)
             if kept:
-                keeps.append(Keep(block.slot, block.start, kept))
-        if any(entry.selection is not None for entry in work):
-            self._pass_s.add(elapsed_s)
+                places = tuple(block.places[row] for row in kept)
+                keeps.append(Keep(block.slot, block.start, places))
+        if all(entry.selection is not None for entry in work):
+            self.costs.saw(len(work) * max(len(e.block.tokens) for e in work), elapsed_s)
         return replies, keeps
 
     def _judge(
@@ -157,13 +181,12 @@ class Scheduler:
             verdict = session.acceptance.judge(chosen.rows, view)
             if not 0 <= verdict.token < self._registry.settings.vocab_size:
                 raise ValueError(f"token {verdict.token} is outside the vocabulary")
-            commit, kept = session.commit(chosen, verdict, timings)
+            commit, kept = session.commit(chosen, verdict, timings, now)
         except Exception as error:  # a strategy is foreign code: its session ends, nothing else
             self._registry.errors += 1
             self._registry.close(entry.owner, session.id)
             text = f"acceptance {session.opened.acceptance!r} raised {error!r}"
             return Reply(entry.owner, Error(Code.STRATEGY_FAILED, text[:1000], session.id)), ()
-        session.committed_at = now
         count.passes += 1
         count.empty_passes += not chosen.nodes
         count.tokens += len(commit.tokens)

@@ -1,9 +1,18 @@
 """One session at the verifier: its text, its draft tree, and what has been cached. Pure."""
 
+from math import inf
+
 from bus.messages import Commit, Draft, Finish, Ids, Open, Timings
 from strategies.acceptance import Acceptance, Verdict
-from strategies.tree import DraftTree
-from verifier_cuda.planner import Pace, Selection, select
+from strategies.tree import DraftTree, Node
+from verifier_cuda.planner import Pace, Prospect, Selection, prospect, select
+
+_QUESTIONS = 2
+"""How often: the drafter may still be reading the prompt at first."""
+_LOCKSTEP_S = 0.5
+"""How long a session in lockstep waits for a draft."""
+_MISSES = 64
+"""Corrections whose first draft is still waited for, to measure the turnaround."""
 
 
 class Session:
@@ -20,6 +29,7 @@ class Session:
         stop_ids: frozenset[int],
         max_model_len: int,
         max_tree_nodes: int,
+        pace: Pace | None = None,
     ) -> None:
         self.id = opened.session
         self.opened = opened
@@ -27,7 +37,8 @@ class Session:
         self.acceptance = acceptance
         self.prompt_length = len(opened.prompt)
         self.tree = DraftTree((*opened.prompt, *opened.committed), max_tree_nodes)
-        self.pace = Pace()
+        self.pace = pace or Pace()
+        """Shared by all sessions of one drafter."""
         self.cached = 0
         self.slot: int | None = None
         self.finish: Finish | None = None
@@ -36,6 +47,11 @@ class Session:
         """When the last Commit was made, in seconds of the daemon's clock."""
         self.served_at = 0.0
         """When the session was last part of a pass."""
+        self.drafted_at = 0.0
+        """When a draft last arrived."""
+        self._waited = True  # whether time may have been spent waiting since the last Commit
+        self._live = False  # whether the verifier was waiting when that draft arrived
+        self._missed: dict[int, float] = {}  # tips that no draft foresaw, and when
         self.prefill_s = 0.0
         own_ends = frozenset() if self.sampling.ignore_eos else stop_ids
         self._ends = own_ends | frozenset(self.sampling.stop_ids)
@@ -54,27 +70,83 @@ class Session:
         """True when `opened` asks for this very text and has seen no more of it than there is."""
         seen = (*opened.prompt, *opened.committed)
         return (
-            (self.opened.prompt, self.sampling, self.opened.acceptance)
-            == (opened.prompt, opened.sampling, opened.acceptance)
+            (self.opened.prompt, self.sampling, self.opened.acceptance, self.opened.lockstep)
+            == (opened.prompt, opened.sampling, opened.acceptance, opened.lockstep)
         ) and tuple(self.tree.tokens[: len(seen)]) == seen
 
-    def add_draft(self, draft: Draft, now: float) -> None:
-        """Place what was guessed; measure the turnaround when it was waited for."""
-        was_empty = len(self.tree) == 0
-        placed = self.tree.insert(
-            draft.position, draft.digest, draft.tokens, draft.confidence, draft.parents
-        )
-        self.dropped_drafts += placed.dropped
-        # A draft from further back answers an older Commit, and tells nothing of this one.
-        if was_empty and len(self.tree) and draft.position == self.tree.tip:
-            self.pace.saw_draft(now - self.committed_at)
+    def add_draft(self, draft: Draft, now: float, drained_at: float) -> None:
+        """Place what was guessed, and learn how long it took.
+
+        It arrived between `drained_at`, the end of the drain before, and `now`.
+        """
+        tree, pace, depth = self.tree, self.pace, len(self.tree.chain())
+        self.dropped_drafts += tree.insert(draft).dropped
+        deeper = len(tree.chain()) - depth
+        live = drained_at > self.committed_at  # nothing else was done meanwhile
+        if draft.turnaround_us:
+            pace.turnaround_s.add(draft.turnaround_us / 1e6)
+            self._missed.pop(draft.position, None)
+            if draft.position < tree.tip and draft.tokens and not any(draft.parents[:1]):
+                # Too late to be verified, but not to be compared.
+                pace.alpha.add(float(draft.tokens[0] == tree.tokens[draft.position]))
+            if not depth:
+                pace.burst.add(deeper)
+        elif live and self._live and self.drafted_at < drained_at:
+            pace.interval_s.add(now - self.drafted_at)
+            pace.growth.add(deeper)
+        self.drafted_at, self._live = now, live
+
+    @property
+    def room(self) -> int:
+        """Tokens worth drafting. The last open one never is: it comes for free."""
+        return self._last - self.tree.tip - 1
+
+    def prospect(self, pass_s: float, now: float) -> Prospect | None:
+        """What waiting for drafts promises, when a pass takes `pass_s`."""
+        pace, tip, chain = self.pace, self.tree.tip, self.tree.chain()
+        if self.opened.lockstep and self.room > 0:
+            until = self.committed_at + _LOCKSTEP_S
+            return None if chain or now >= until else Prospect(inf, now, until)
+        if len(chain) >= self.room or not self._waited:  # given up until the next Commit
+            return None
+        if (turnaround_s := pace.turnaround_s.value) is None:
+            return self._first_prospect(pass_s, now)
+        path = [*map(pace.chance, chain)]
+        interval_s = pace.interval_s.value or turnaround_s
+        next_at = max(self.committed_at, self.drafted_at) + interval_s
+        if not chain:  # the answers to earlier corrections may still fit, if they guessed right
+            due = {at + turnaround_s: tip - asked for asked, at in self._missed.items()}
+            last = max(due, default=self.committed_at + turnaround_s)
+            next_at = min((at for at in due if at > now), default=last)
+            path = [pace.alpha.value or 0.0] * due.get(next_at, 0)
+        if now < next_at + pace.slack_s:
+            return prospect(pace, path, next_at, pass_s, now)
+        if self._waited:  # in vain
+            self._waited = False
+            if chain:
+                pace.growth.add(0.0)
+            else:
+                pace.turnaround_s.at_least(now - self.committed_at)
+        return None
+
+    def _first_prospect(self, pass_s: float, now: float) -> Prospect | None:
+        """A drafter of whom nothing is known is waited for, for a pass's time, a few times."""
+        pace, until = self.pace, self.committed_at + pass_s
+        if now < until and pace.asked < _QUESTIONS:
+            return Prospect(pass_s, now, until)
+        if self._waited:
+            self._waited = False
+            pace.asked += 1
+            if pace.asked == _QUESTIONS:
+                pace.turnaround_s.at_least(pass_s)
+        return None
 
     def select(self, width: int) -> Selection:
-        """The rows of the next pass. The last open token is never drafted: it comes for free."""
-        return select(self.tree, width, self._last - self.tree.tip - 1)
+        """The likeliest rows of the next pass, at most `width`."""
+        return select(self.tree, width, self.room, self.pace)
 
     def commit(
-        self, selection: Selection, verdict: Verdict, timings: Timings
+        self, selection: Selection, verdict: Verdict, timings: Timings, now: float
     ) -> tuple[Commit, tuple[int, ...]]:
         """Make a verdict part of the text: move the tip, cut at an end, say so.
 
@@ -95,11 +167,26 @@ class Session:
         accepted = min(len(verdict.accepted), len(tokens))
         rejected = len(rows.children(row)) if len(tokens) > accepted else 0
         self.cached = position + accepted
+        self._learn(tokens)
         self.tree.advance(tokens)
-        self.pace.saw_pass(len(selection.nodes), accepted, timings.pass_us / 1e6)
+        if not len(self.tree):
+            self._missed[self.tree.tip] = now
+            self._missed = dict(list(self._missed.items())[-_MISSES:])
+        self.committed_at, self._waited = now, True
         commit = Commit(self.id, position, Ids(tokens), accepted, len(rows.tokens), self.finish,
                         timings, rejected)  # fmt: skip
         return commit, (0, *verdict.accepted[:accepted])
+
+    def _learn(self, tokens: list[int]) -> None:
+        """The text tells of all guesses along it whether they were right."""
+        node: Node | None = self.tree.root
+        for token in tokens:
+            for child in node.children if node else ():
+                right = child.token == token
+                self.pace.calibration.saw(child.rank, child.confidence, right)
+                if child.rank == 0:
+                    self.pace.alpha.add(float(right))
+            node = node.child(token) if node else None
 
     def since(self, position: int) -> Commit:
         """What was committed from `position` on, said again."""

@@ -73,7 +73,7 @@ PRESETS = {
     "1b": Preset("target", Shape(2048, 8192, 16, 32, 16)),
     "8b": Preset("target", Shape(4096, 14336, 36, 64, 32)),
     "32b": Preset("target", Shape(5120, 27648, 64, 80, 40)),
-    "5m": Preset("draft", Shape(256, 1024, 4, 4, 2)),
+    "5m": Preset("draft", Shape(512, 640, 2, 8, 4)),
     "15m": Preset("draft", Shape(512, 1664, 4, 8, 4)),
     "0.6b": Preset("draft", Shape(1024, 4864, 28, 32, 16)),
 }

@@ -7,6 +7,7 @@ a model; the drafter's loop does what the returned step says.
 from dataclasses import dataclass
 from typing import Protocol
 
+from strategies.costs import Costs
 from strategies.tree import DraftTree, Node
 
 
@@ -20,6 +21,8 @@ class Options:
     """How many tokens beyond the tip may be drafted."""
     branches: int = 3
     """Children of a node in strategies that hedge, the first choice included."""
+    step_nodes: int = 8
+    """Most nodes that a strategy feeds to the draft model at once."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,24 @@ class Observation:
     """Nodes in the tree that were not sent yet."""
     in_flight: int
     """Nodes in the tree that were sent and not judged yet."""
+    step_costs: Costs
+    """Seconds of a draft step by the number of nodes it expands."""
+    pass_s: float
+    """Seconds of a verifier's pass, lately; 0 before the first."""
+    rtt_s: float
+    """Seconds from a question to the verifier to its answer, lately; 0 before the first."""
 
     def open_leaf(self) -> Node | None:
         """The end of the optimistic path if it may be expanded, else None."""
         leaf = self.tree.leaf()
-        deep = leaf.position + 1 - self.tree.tip >= self.room
+        return leaf if self.may_expand(leaf) else None
+
+    def may_expand(self, node: Node) -> bool:
+        """True when tokens after `node` may be drafted."""
+        deep = node.position + 1 - self.tree.tip >= self.room
         full = deep or len(self.tree) >= self.tree.max_nodes
-        drafted = leaf is not self.tree.root
-        return None if full or (drafted and leaf.token in self.ended) else leaf
+        drafted = node is not self.tree.root
+        return not (full or (drafted and node.token in self.ended))
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,9 @@ class Step:
     children: int = 1
     """Children of each expanded node, best first."""
     push: bool = True
-    """Send all nodes that were not sent yet, after expanding."""
+    """Send nodes that were not sent yet, after expanding."""
+    floor: float = 0.0
+    """Nodes with a path probability below this are not sent (yet)."""
 
 
 def push_rest(seen: Observation) -> Step | None:

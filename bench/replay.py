@@ -1,0 +1,130 @@
+"""Measured runs once more on the virtual clock: how well does the simulator foretell them?
+
+Takes the costs and the acceptance of a result of `throughput`, and none of its
+rates; those are what the simulated ones are compared with.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from rich.table import Table
+
+from bench import limits
+from bench.limits import Curve
+from bench.oracle import Acceptance, Drawn, Recorded
+from bench.simulate import World, run
+from bus.errors import BadSetup
+from strategies import names
+from strategies.drafting import Options
+
+GOAL = 0.1
+"""A larger deviation is shown in red."""
+RUNS = 4
+DRAFTERS = ("model", "dead", "none", None)
+"""What can be foretold; others are not modelled."""
+_SHORT = {"k": "k =", "rtt_tv": "RTT/t_v", "temperature": "T", "sessions": "×"}
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One measured row and its simulation; rates in tokens per second, of all texts together."""
+
+    name: str
+    measured: float
+    simulated: float
+
+    @property
+    def deviation(self) -> float:
+        return self.simulated / self.measured - 1
+
+
+def replay(result: Fields, seed: int = 0) -> tuple[list[Replayed], list[str]]:
+    """Simulate the rows of a result; also the names of those that are not simulated.
+
+    BadSetup when something needed is missing.
+    """
+    foretold, skipped = [], []
+    try:
+        for row in result["rows"]:
+            known = row["policy"] == "plain" or row["policy"] in names("drafting")
+            if known and row.get("drafter") in DRAFTERS and row.get("tokens_per_s"):
+                foretold.append(_replayed(result, row, seed))
+            else:
+                skipped.append(_name(row))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise BadSetup(
+            f"this is no result of `draftbus-bench throughput`: {type(error).__name__}: {error}"
+        ) from None
+    if not foretold:
+        raise BadSetup("the result holds no rate that could be foretold: let the run get further")
+    return foretold, skipped
+
+
+def _replayed(result: Fields, row: Fields, seed: int) -> Replayed:
+    world = _world(result, row, seed)
+    texts = world.sessions
+    one = limits.plain(world.setting) if row["policy"] == "plain" else _mean_rate(world)
+    return Replayed(_name(row), row["tokens_per_s"], texts * one)
+
+
+def _mean_rate(world: World) -> float:
+    """Of several runs, so that the luck of one does not count."""
+    rates = [run(replace(world, seed=world.seed + i)).session_tokens_per_s for i in range(RUNS)]
+    return sum(rates) / len(rates)
+
+
+def _name(row: Fields) -> str:
+    parts = [row["policy"]]
+    parts += [
+        f"{short} {row[name]:g}" for name, short in _SHORT.items() if row.get(name) is not None
+    ]
+    if row.get("drafter") not in ("model", "none", None):
+        parts.append(row["drafter"])
+    return ", ".join(parts)
+
+
+def _world(result: Fields, row: Fields, seed: int) -> World:
+    measured, chosen = result["measured"], row.get("options") or {}
+    pass_s = Curve.measured(measured["tv_s"])
+    known = {field.name for field in fields(Options)}
+    through_bus = row.get("rtt_tv") is not None
+    world = World(
+        acceptance=_acceptance(result, row),
+        pass_s=pass_s,
+        draft_s=Curve.measured(measured.get("td_s") or {"1": 0.0}),
+        prefill_s=measured.get("prefill_s", pass_s.at(1)),
+        overhead_s=(measured.get("overhead_s") or 0.0) if through_bus else 0.0,
+        rtt_s=(row.get("rtt_tv") or 0.0) * measured.get("plain_pass_s", pass_s.at(1)),
+        loss=1.0 if row.get("drafter") == "dead" else 0.0,
+        sessions=row.get("sessions") or 1,
+        max_tokens=(result.get("settings") or {}).get("max_tokens") or World.max_tokens,
+        options=Options(**{name: chosen[name] for name in known & set(chosen)}),
+        seed=seed,
+    )
+    if row["policy"] == "fixed":
+        return world.with_k(row.get("k") or world.options.num_draft_tokens)
+    return world if row["policy"] == "plain" else replace(world, drafting=row["policy"])
+
+
+def _acceptance(result: Fields, row: Fields) -> Acceptance:
+    records = row.get("acceptance") or result.get("acceptance")
+    if records:
+        return Recorded(records)
+    ranks = row.get("alpha_by_rank") or result["measured"].get("alpha_by_rank") or [0.0]
+    return Drawn(tuple(share or 0.0 for share in ranks))
+
+
+def table(rows: list[Replayed], skipped: list[str]) -> Table:
+    """Measured and simulated, side by side."""
+    shown = Table("run", "measured tokens/s", "simulated", "deviation")
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        style = "red" if abs(row.deviation) > GOAL else "green"
+        shown.add_row(row.name, f"{row.measured:.1f}", f"{row.simulated:.1f}",
+                      f"[{style}]{row.deviation:+.1%}[/{style}]")  # fmt: skip
+    within = sum(abs(row.deviation) <= GOAL for row in rows)
+    shown.caption = f"{within} of {len(rows)} within {GOAL:.0%}; {len(skipped)} rows not simulated"
+    return shown

@@ -1,0 +1,86 @@
+"""What is measured of a target at start-up: pass times by width, and whether bits hold."""
+
+import random
+import time
+
+import torch
+
+from bus.messages import Sampling
+from strategies.costs import Costs
+from verifier_cuda.layout import BLOCK, Layout, in_line
+from verifier_cuda.model import TargetModel
+from verifier_cuda.scheduler import Block, Keep, chain
+
+WIDTHS = (4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
+_REPEATS = 5
+_STEPS = 8
+
+
+def pass_costs(model: TargetModel) -> Costs:
+    """Seconds of a pass by its rows, on a text of middling length."""
+    costs = Costs()
+    start = min(BLOCK, model.max_model_len - model.max_width - 1)
+    for width in [w for w in WIDTHS if w <= model.max_width and start >= 0]:
+        block = Block(0, start, [0] * width, chain(width), in_line(start, width), Sampling())
+        seconds = []
+        for _ in range(_REPEATS):
+            began = time.perf_counter()
+            model.forward([block])
+            seconds.append(time.perf_counter() - began)
+        costs.saw(width, min(seconds))  # what else the machine does only adds
+    return costs
+
+
+def is_bitwise(model: TargetModel) -> bool:
+    """True when rows of trees have, to the last bit, the logits they have when decoded plainly.
+
+    Decodes a few tokens one by one, then the same ones on a branch of a tree of
+    other guesses, at two widths.
+    """
+    rng = random.Random(0)
+    text = [rng.randrange(model.vocabulary.size) for _ in range(24 + _STEPS)]
+    start = 24
+    if model.max_model_len < len(text) + 2:
+        return True
+    model.forward([Block(0, 0, text[:start], chain(start), in_line(0, start), None)])
+    plain = [
+        model.logits([Block(0, start + i, [text[start + i]], [0], [start + i], Sampling())])[0, 0]
+        for i in range(_STEPS)
+    ]
+    for width in sorted({2 * _STEPS, max(2 * _STEPS, model.max_width)}):
+        branch = _branch(rng, model, text[start:], start, width)
+        logits = model.logits([branch])[0]
+        rows = [0, *range(2, 2 * _STEPS, 2)]
+        if not all(torch.equal(logits[r], wanted) for r, wanted in zip(rows, plain, strict=True)):
+            return False
+    places = tuple(branch.places[row] for row in rows)
+    model.keep([Keep(0, start, places)])
+    after = Block(0, start + _STEPS - 1, text[-1:], [0], [start + _STEPS - 1], Sampling())
+    return torch.equal(model.logits([after])[0, 0], plain[-1])
+
+
+def _branch(
+    rng: random.Random, model: TargetModel, text: list[int], start: int, width: int
+) -> Block:
+    """Wrong guesses along the main line, and the text itself on the branch beside it."""
+    layout, tokens, parents, places = Layout(start), [text[0]], [0], [start]
+    main = right = 0
+    for depth in range(1, len(text)):
+        for row_above, token in (
+            (main, rng.randrange(model.vocabulary.size)),
+            (right, text[depth]),
+        ):
+            side = layout.branch(places[row_above], depth - 1)
+            place = layout.place(depth, side)
+            assert place is not None
+            tokens.append(token)
+            parents.append(row_above)
+            places.append(place)
+        main, right = len(tokens) - 2, len(tokens) - 1
+    while len(tokens) < width:  # leaves that fill the width
+        place = layout.place(1, 0)
+        assert place is not None
+        tokens.append(0)
+        parents.append(0)
+        places.append(place)
+    return Block(0, start, tokens, parents, places, Sampling())
