@@ -147,3 +147,25 @@ def test_a_prompt_is_read_while_the_others_wait_for_drafts() -> None:
         assert verifier.step(now) == []
     assert pieces == [(2, 0, None), (2, 4, None), (2, 8, None)]
     assert verifier.session(2).unread == 0
+
+
+def test_in_lockstep_a_draft_is_waited_for_before_each_pass_and_no_second_one() -> None:
+    verifier = Verifier(voice=Voice(end_every=0), limits=Limits(3, 400, 64, 5000))
+    verifier.say(hello())
+    verifier.say(replace(opening([1], max_tokens=9), lockstep=True))
+    session, now, widths = verifier.session(), 0.0, []
+    while session.finish is None:
+        if session.room > 0:
+            assert verifier.step(now) == verifier.step(now + 0.25) == []
+            verifier.say(guess(session.tree.tokens, [1, 2, 3]), now + 0.25)
+        (reply,) = verifier.step(now + 0.25, 0.125)
+        widths.append(reply.message.width)
+        now += 0.375
+    assert widths[0] == 4 and 1 not in widths[:-1]
+
+
+def test_a_drafter_in_lockstep_that_falls_silent_is_given_up() -> None:
+    verifier = Verifier(voice=Voice(end_every=0), limits=Limits(3, 400, 64, 5000))
+    verifier.say(hello())
+    verifier.say(replace(opening([1], max_tokens=9), lockstep=True))
+    assert len(verifier.finish()) == 9

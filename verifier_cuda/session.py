@@ -84,7 +84,9 @@ class Session:
         deeper = len(tree.chain()) - depth
         live = drained_at > self.committed_at  # nothing else was done meanwhile
         if draft.turnaround_us:
-            pace.turnaround_s.add(draft.turnaround_us / 1e6)
+            waited_for = live and not depth and draft.position == tree.tip
+            measured_s = now - self.committed_at if waited_for else draft.turnaround_us / 1e6
+            pace.turnaround_s.add(measured_s)
             self._missed.pop(draft.position, None)
             if draft.position < tree.tip and draft.tokens and not any(draft.parents[:1]):
                 # Too late to be verified, but not to be compared.
