@@ -29,6 +29,8 @@ _GUESSES = {
     "mlx-lm": (2.0, 0),
 }  # fmt: skip
 """Plain passes per token, and how many more for an RTT of one pass."""
+FAR = 2.0
+"""RTTs beyond it are measured on the prompts of one seed."""
 NEAR = (0.0, 1.0)
 """RTTs that are measured on the prompts of all seeds, and with impostors and temperatures."""
 SESSION_GROUPS = 3
@@ -120,7 +122,7 @@ def cells(settings: Settings) -> list[Cell]:
     near = [rtt for rtt in settings.rtts if rtt in NEAR]
     found = [Cell(name, prompts=few if name == "mlx-lm" else one_seed) for name in ALONE[1:]]
     for rtt in settings.rtts:
-        count = all_prompts if rtt in near else one_seed
+        count = all_prompts if rtt <= FAR else one_seed
         found += [Cell(name, rtt, "model", prompts=count) for name in BUS]
     found += [Cell("tree", rtt, name, prompts=few) for rtt in near for name in IMPOSTORS]
     for heat in settings.temperatures:

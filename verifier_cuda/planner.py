@@ -66,7 +66,7 @@ class Pace:
     @property
     def slack_s(self) -> float:
         """How much later than expected a draft may come and still be believed in."""
-        return max(0.5 * (self.interval_s.value or 0.0), 0.25 * (self.turnaround_s.value or 0.0))
+        return max(self.interval_s.value or 0.0, 0.5 * (self.turnaround_s.value or 0.0))
 
     def chance(self, node: Node) -> float:
         """Of a node, given that its parent was accepted."""

@@ -21,7 +21,7 @@ class Options:
     """How many tokens beyond the tip may be drafted."""
     branches: int = 3
     """Children of a node in strategies that hedge, the first choice included."""
-    step_nodes: int = 8
+    step_nodes: int = 4
     """Most nodes that a strategy feeds to the draft model at once."""
 
 
