@@ -1,6 +1,7 @@
 """`draftbus-bench`: the only place of the bench that reads flags."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,23 +20,23 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `demo` a subcommand while there is only one."""
-
-
 @app.command()
 def demo(
-    max_tokens: Annotated[int, typer.Option(min=1, max=1024)] = 96,
-    temp: Annotated[float, typer.Option("--temp", "--temperature", min=0.0)] = 0.0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    drafting: Annotated[str, typer.Option(help="Drafting strategy.")] = "tree",
+    max_tokens: Annotated[int, Flag(min=1, max=1024)] = 96,
+    temp: Annotated[float, Flag("--temp", "--temperature", min=0.0)] = 0.0,
+    seed: Annotated[int, Flag(min=0)] = 0,
+    drafting: Annotated[str, Flag(help="Drafting strategy.")] = "tree",
+    tiny: Annotated[bool, Flag("--tiny", help="The bare tiny pair; it gains little.")] = False,
 ) -> None:
-    """Run both daemons on the embedded tiny pair and compare with plain decoding."""
-    from bench.demo import Demo, run  # late: --help should not load PyTorch
+    """Run both daemons on a pair that is made on the spot and compare with plain decoding."""
+    from bench.demo import Demo, on_cost_pair, run  # late: --help should not load PyTorch
+    from bench.throughput_cli import cache_folder
 
     try:
-        shown = Demo(max_tokens=max_tokens, temperature=temp, seed=seed, drafting=drafting)
+        shown = replace(
+            Demo() if tiny else on_cost_pair(cache_folder()),
+            max_tokens=max_tokens, temperature=temp, seed=seed, drafting=drafting,
+        )  # fmt: skip
         equal = run(shown, Console(highlight=False))
     except (DraftbusError, RuntimeError) as error:
         print(f"draftbus-bench: {error}", file=sys.stderr)
@@ -129,6 +130,9 @@ def throughput(
     quick: Annotated[
         bool, Flag(help="Four prompts of 64 tokens, one seed, RTT 0 and 1, short searches.")
     ] = False,
+    tuned: Annotated[
+        Path | None, Flag(help="A RESULT.json whose settings are taken instead of searching.")
+    ] = None,
     json: Annotated[Path | None, Flag(help="Where the result goes, while it grows.")] = None,
     plots: Annotated[Path | None, Flag(help="Folder for the figures.")] = None,
 ) -> None:
@@ -142,6 +146,7 @@ def throughput(
             *where, dtype, tuple(prompts or ()), prompt_tokens, num_prompts, max_tokens, seeds,
             split_seed, cli.numbers("--rtts", rtts), cli.numbers("--temperatures", temperatures),
             cli.counts("--sessions", sessions), tuple(only.split(",")) if only else NAMES, quick,
+            tuned,
         )  # fmt: skip
         console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
         whole = cli.run(cli.fitted(settings), cli.Output(json, plots), console)
@@ -151,6 +156,62 @@ def throughput(
         print(f"draftbus-bench: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     raise typer.Exit(0 if whole else 1)
+
+
+@app.command()
+def sweep(
+    out: Annotated[Path, Flag(help="Folder for runs.jsonl and passes.jsonl; they are added to.")],
+    drafting: Annotated[str, Flag(help="With commas; synchronous, too.")] = "fixed,pipelined,tree",
+    num_draft_tokens: Annotated[str, Flag(help="Draft lengths.")] = "2,4,8",
+    window: Annotated[str, Flag(help="How far to draft ahead.")] = "16",
+    branches: Annotated[
+        str, Flag("--branches", "--num-candidates", help="Candidates at each position.")
+    ] = "2,3",
+    step_nodes: Annotated[str, Flag(help="Nodes of a draft step.")] = "4",
+    temperatures: Annotated[str, Flag()] = "0",
+    rtts: Annotated[str, Flag(help="Emulated round trips, in plain passes.")] = "0",
+    pair: Annotated[
+        list[str] | None, Flag(help="tiny, or a cost pair TARGET/DRAFT; repeat it.")
+    ] = None,
+    prompts: Annotated[list[Path] | None, Flag(help="As for throughput; repeat it.")] = None,
+    num_samples: Annotated[int, Flag(min=1, help="Prompts.")] = 4,
+    max_tokens: Annotated[int, Flag(min=8)] = 128,
+    prompt_tokens: Annotated[int, Flag(min=2)] = 96,
+    dtype: Annotated[str, Flag(help="Of the target.")] = "bfloat16",
+    seed: Annotated[int, Flag(min=0)] = 0,
+) -> None:
+    """Measure a grid of strategies and settings, and log every run and every pass."""
+    from bench import sweep_cli as cli
+    from bench.sweep import Sweep
+
+    counts = {"num_draft_tokens": num_draft_tokens, "window": window, "branches": branches,
+              "step_nodes": step_nodes}  # fmt: skip
+    try:
+        grid = cli.grid(drafting, counts, temperatures, rtts)
+        asked = Sweep(grid, cli.pairs(pair or ["0.2b/5m"]), tuple(prompts or ()), num_samples,
+                      max_tokens, prompt_tokens, dtype, seed)  # fmt: skip
+        equal = cli.run(asked, out, Console(highlight=False))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except (DraftbusError, RuntimeError) as error:
+        print(f"draftbus-bench: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    raise typer.Exit(0 if equal else 1)
+
+
+@app.command()
+def report(
+    logs: Annotated[list[Path], typer.Argument(help="Folders that `sweep` wrote.")],
+    plots: Annotated[Path | None, Flag(help="Folder for the figures.")] = None,
+) -> None:
+    """Turn the logs of sweeps into a table, the best configuration of each pair, and plots."""
+    from bench import sweep_cli
+
+    try:
+        sweep_cli.show(logs, plots, Console(highlight=False))
+    except DraftbusError as error:
+        print(f"draftbus-bench: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 def main() -> None:

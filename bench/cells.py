@@ -55,6 +55,8 @@ class Settings:
     sessions: tuple[int, ...] = (1, 4, 8, 16)
     only: tuple[str, ...] = NAMES
     quick: bool = False
+    tuned: Path | None = None
+    """A result whose settings are taken instead of searching again."""
 
     def __post_init__(self) -> None:
         """BadSetup for a name that is none."""

@@ -1,4 +1,4 @@
-"""`demo`: both daemons as processes on the tiny pair, against plain decoding."""
+"""`demo`: both daemons as processes on the embedded pair, against plain decoding."""
 
 import json
 import os
@@ -12,11 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
-from bench import plain, processes
+from bench import feed, processes
+from bench.crew import usable_cores
 from bench.pair import DRAFT, TARGET, corpus
+from bench.plain import Plain
 from bus.errors import DraftbusError
-from bus.messages import Sampling
 from drafter_mlx.display import number, per_token
+
+LOAD_WITHIN_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,39 @@ class Demo:
 
     target: Path = TARGET
     draft: Path = DRAFT
+    dtype: str = "float32"
+    """Of the target."""
+    title: str = "the embedded tiny pair"
     prompts: int = 3
     max_tokens: int = 96
     temperature: float = 0.0
     seed: int = 0
     drafting: str = "tree"
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Who computes where, as throughput has it: the drafter on the last core, if there are two."""
+
+    every: tuple[int, ...] | None
+    """None: wherever the system likes."""
+
+    @property
+    def verifier(self) -> tuple[int, ...] | None:
+        return self.every and (self.every[:-1] or self.every)
+
+    @property
+    def drafter(self) -> tuple[int, ...] | None:
+        return self.every and self.every[-1:]
+
+
+def on_cost_pair(folder: Path) -> Demo:
+    """The demo's models at a cost that is worth drafting for; made in `folder` if need be."""
+    from bench.pair import widen
+
+    target, draft = widen.pair(folder)
+    title = "the tiny pair, widened to cost what 0.2 B and 5 M parameters cost"
+    return Demo(target, draft, "bfloat16", title)
 
 
 def run(demo: Demo, console: Console) -> bool:
@@ -39,29 +70,24 @@ def run(demo: Demo, console: Console) -> bool:
     prompts = [ids for _, ids in named]
     for index, (path, _) in enumerate(named, 1):
         console.print(f"prompt {index}: the beginning of the standard library's {path}")
-    rows = _drafted(demo, prompts)
-    sampling = Sampling(demo.max_tokens, demo.temperature, seed=demo.seed)
-    baseline = plain.with_engine(demo.target, prompts, sampling)
-    kind = "our engine without drafts"
-    if demo.temperature == 0:
-        other = plain.with_transformers(demo.target, prompts, demo.max_tokens)
-        if [p.tokens for p in other] != [p.tokens for p in baseline]:
-            console.print("[red]our engine and transformers.generate differ[/red]")
-            return False
-        if sum(p.seconds for p in other) < sum(p.seconds for p in baseline):
-            baseline, kind = other, "transformers.generate"
+    cores = Cores(usable_cores())
+    rows = _drafted(demo, prompts, cores)
+    baseline = _plain(demo, prompts, cores.verifier)
+    everywhere = _plain(demo, prompts, cores.every)
     equal = [row["token_ids"] == p.tokens for row, p in zip(rows, baseline, strict=True)]
-    console.print(_table(rows, baseline, equal), soft_wrap=True)
-    console.print(f"plain: {kind}; both sides share this machine's {os.cpu_count()} cores")
+    console.print(_table(demo, rows, baseline, equal), soft_wrap=True)
     console.print(_verdict(rows, baseline))
+    console.print(
+        f"plain decoding is our engine on the verifier's cores; with all {os.cpu_count()} cores of "
+        f"this machine it makes {number(_rate(everywhere))} tokens/s"
+    )
     if not all(equal):
         console.print("[red]the texts differ: this is a bug, please report it[/red]")
     return all(equal)
 
 
-def _drafted(demo: Demo, prompts: list[list[int]]) -> list[dict[str, Any]]:
+def _drafted(demo: Demo, prompts: list[list[int]], cores: Cores) -> list[dict[str, Any]]:
     """The rows of a real drafter at a real verifier; its coloured text goes to the terminal."""
-    threads = max(1, (os.cpu_count() or 2) - 1)
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "prompts.jsonl", Path(folder) / "out.jsonl"
         source.write_text("".join(json.dumps({"prompt_ids": ids}) + "\n" for ids in prompts))
@@ -70,16 +96,40 @@ def _drafted(demo: Demo, prompts: list[list[int]]) -> list[dict[str, Any]]:
             "--max-tokens", str(demo.max_tokens), "--temp", str(demo.temperature),
             "--seed", str(demo.seed), "--drafting", demo.drafting,
         ]  # fmt: skip
-        with processes.verifier(demo.target, threads=threads) as verifier:
+        threads = len(cores.verifier) if cores.verifier else max(1, (os.cpu_count() or 2) - 1)
+        with processes.verifier(
+            demo.target, ["--dtype", demo.dtype], threads=threads, cores=cores.verifier
+        ) as verifier:
             command = processes.complete_command(verifier.address, demo.draft, flags)
-            done = subprocess.run(command, env=processes.environment(1), check=False)
+            place = feed.Place(cores.drafter, 1, processes.openblas())
+            with processes.on_cores(cores.drafter):
+                done = subprocess.run(command, env=place.environment(), check=False)
         if done.returncode:
             raise DraftbusError(f"the drafter ended with code {done.returncode}; see above")
         return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-def _table(rows: list[dict[str, Any]], baseline: list[plain.Plain], equal: list[bool]) -> Table:
-    table = Table(title="the embedded tiny pair, both daemons as processes over tcp loopback")
+def _plain(demo: Demo, prompts: list[list[int]], cores: tuple[int, ...] | None) -> list[Plain]:
+    """Plain decoding in a process of its own on `cores`, after a warm-up."""
+    row = {"temperature": demo.temperature, "seed": demo.seed, "ignore_eos": False}
+    long, short = ({**row, "max_tokens": count} for count in (demo.max_tokens, 4))
+    models = ["--model", str(demo.target), "--draft", str(demo.draft), "--dtype", demo.dtype]
+    place = feed.Place(cores, len(cores) if cores else os.cpu_count() or 1)
+    helper = feed.Helper("bench.baselines", ["engine", *models], place)
+    try:
+        helper.ready()
+        helper.ask({"rows": [{"prompt_ids": prompts[0], **short}]}, LOAD_WITHIN_S)
+        batch = {"rows": [{"prompt_ids": ids, **long} for ids in prompts]}
+        answer = helper.ask(batch, LOAD_WITHIN_S)
+    finally:
+        helper.close()
+    return [Plain(row["token_ids"], row["timings"]["predicted_ms"] / 1e3) for row in answer["rows"]]
+
+
+def _table(
+    demo: Demo, rows: list[dict[str, Any]], baseline: list[Plain], equal: list[bool]
+) -> Table:
+    table = Table(title=f"{demo.title}; both daemons as processes over tcp loopback")
     for name in ("", *(f"prompt {index}" for index in range(1, len(rows) + 1))):
         table.add_column(name, justify="right")
     columns = [_column(row, p, same) for row, p, same in zip(rows, baseline, equal, strict=True)]
@@ -88,7 +138,7 @@ def _table(rows: list[dict[str, Any]], baseline: list[plain.Plain], equal: list[
     return table
 
 
-def _column(row: dict[str, Any], baseline: plain.Plain, same: bool) -> dict[str, str]:
+def _column(row: dict[str, Any], baseline: Plain, same: bool) -> dict[str, str]:
     timings, metrics = row["timings"], row["metrics"]
     spec, own = metrics["speculative_decoding"], metrics["draftbus"]
     seconds = timings["predicted_ms"] / 1e3
@@ -111,9 +161,14 @@ def _share(part_s: float, whole_s: float) -> str:
     return f"{100 * part_s / whole_s:.0f} %" if whole_s else "-"
 
 
-def _verdict(rows: list[dict[str, Any]], baseline: list[plain.Plain]) -> str:
+def _rate(texts: list[Plain]) -> float:
+    """Tokens a second over all texts."""
+    return sum(len(p.tokens) for p in texts) / sum(p.seconds for p in texts)
+
+
+def _verdict(rows: list[dict[str, Any]], baseline: list[Plain]) -> str:
     """Whether drafting paid, over all prompts."""
-    plain_s = sum(p.seconds for p in baseline) / sum(len(p.tokens) for p in baseline)
+    plain_s = 1 / _rate(baseline)
     timings = [row["timings"] for row in rows]
     drafted_s = (
         sum(t["predicted_ms"] for t in timings) / sum(t["predicted_n"] for t in timings) / 1e3
@@ -122,7 +177,7 @@ def _verdict(rows: list[dict[str, Any]], baseline: list[plain.Plain]) -> str:
     if ratio > 1:
         return f"drafting paid: {ratio:.2f} × plain decoding"
     return (
-        f"drafting did not pay here ({ratio:.2f} × plain decoding): a token of this small target "
-        f"takes {plain_s * 1e3:.1f} ms, which leaves little time to draft in. The demo shows that "
-        "the parts work; speed needs a target that is slow against its draft."
+        f"drafting did not pay here ({ratio:.2f} × plain decoding): a token of this target takes "
+        f"{plain_s * 1e3:.1f} ms, which leaves little time to draft in. The demo shows that the "
+        "parts work; speed needs a target that is slow against its draft."
     )

@@ -1,18 +1,14 @@
 """Plain decoding of the target: what drafting has to beat, and whose text it must equal."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from bus.messages import Sampling
-from verifier_cuda.config import Config
-from verifier_cuda.model import TargetModel, load
+from verifier_cuda.model import TargetModel
 from verifier_cuda.scheduler import Block, chain
 
 disable_progress_bar()
@@ -25,12 +21,6 @@ class Plain:
     tokens: list[int]
     seconds: float
     """From the end of prompt processing to the last token."""
-
-
-def with_engine(model: str | Path, prompts: Sequence[list[int]], sampling: Sampling) -> list[Plain]:
-    """Decode with the verifier's own engine, one row a pass, no bus and no drafter."""
-    target = load(Config(str(model), max_sessions=1))
-    return [decode(target, prompt, sampling) for prompt in prompts]
 
 
 def decode(target: TargetModel, prompt: list[int], sampling: Sampling) -> Plain:
@@ -47,14 +37,6 @@ def decode(target: TargetModel, prompt: list[int], sampling: Sampling) -> Plain:
         if tokens[-1] in target.stop_ids and not sampling.ignore_eos:
             break
     return Plain(tokens[len(prompt) :], time.perf_counter() - began)
-
-
-def with_transformers(
-    model: str | Path, prompts: Sequence[list[int]], max_tokens: int
-) -> list[Plain]:
-    """Decode greedily with `transformers.generate`, in float32 on the CPU."""
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    return [generate(network, prompt, max_tokens) for prompt in prompts]
 
 
 class _Stamps:

@@ -18,6 +18,10 @@ from bus.errors import BadSetup
 from strategies import names
 from strategies.drafting import Options
 
+SYNCHRONOUS = "synchronous"
+"""`fixed` before a verifier that waits for each draft."""
+USUAL_ROWS = 5
+"""Rows of a pass whose time the row's mean pass time is compared with."""
 GOAL = 0.1
 """A larger deviation is shown in red."""
 RUNS = 4
@@ -48,7 +52,7 @@ def replay(result: Fields, seed: int = 0) -> tuple[list[Replayed], list[str]]:
     foretold, skipped = [], []
     try:
         for row in result["rows"]:
-            known = row["policy"] == "plain" or row["policy"] in names("drafting")
+            known = row["policy"] in ("plain", SYNCHRONOUS, *names("drafting"))
             if known and row.get("drafter") in DRAFTERS and row.get("tokens_per_s"):
                 foretold.append(_replayed(result, row, seed))
             else:
@@ -87,7 +91,7 @@ def _name(row: Fields) -> str:
 
 def _world(result: Fields, row: Fields, seed: int) -> World:
     measured, chosen = result["measured"], row.get("options") or {}
-    pass_s = Curve.measured(measured["tv_s"])
+    pass_s = Curve.measured(_pass_times(measured["tv_s"], row))
     known = {field.name for field in fields(Options)}
     through_bus = row.get("rtt_tv") is not None
     world = World(
@@ -103,9 +107,19 @@ def _world(result: Fields, row: Fields, seed: int) -> World:
         options=Options(**{name: chosen[name] for name in known & set(chosen)}),
         seed=seed,
     )
-    if row["policy"] == "fixed":
-        return world.with_k(row.get("k") or world.options.num_draft_tokens)
+    if row["policy"] in ("fixed", SYNCHRONOUS):
+        length = row.get("k") or world.options.num_draft_tokens
+        return replace(world.with_k(length), lockstep=row["policy"] == SYNCHRONOUS)
     return world if row["policy"] == "plain" else replace(world, drafting=row["policy"])
+
+
+def _pass_times(idle: Mapping[str, float], row: Fields) -> dict[str, float]:
+    """Pass times by width as they were in this row: a busy drafter slows its verifier down."""
+    known = {int(width): seconds for width, seconds in idle.items()}
+    mean_s = (row.get("forward_ms_per_pass") or 0.0) / 1e3
+    near = min(known, key=lambda width: abs(width - USUAL_ROWS))
+    factor = mean_s / known[near] if mean_s and row.get("sessions", 1) == 1 else 1.0
+    return {str(width): seconds * factor for width, seconds in idle.items()}
 
 
 def _acceptance(result: Fields, row: Fields) -> Acceptance:

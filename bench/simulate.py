@@ -65,6 +65,8 @@ class World:
     max_width: int = MAX_WIDTH
     count_bytes: bool = False
     seed: int = 0
+    lockstep: bool = False
+    """The verifier waits for a draft before each pass: with `fixed` the textbook's loop."""
 
     @property
     def setting(self) -> Setting:
@@ -140,7 +142,8 @@ def _drafter(world: World, clock: Clock, number: int) -> DrafterLoop:
         serial = number * world.sessions + index
         text = Text(world.seed << 24 | serial, world.prompt, world.max_tokens)
         drafting = strategies.load("drafting", world.drafting)(world.options)
-        request = Request(Ids(text.prompt), Sampling(world.max_tokens, ignore_eos=True))
+        sampling = Sampling(world.max_tokens, ignore_eos=True)
+        request = Request(Ids(text.prompt), sampling, lockstep=world.lockstep)
         window = world.options.window
         drafter.want(text, request, Session(index + 1, request, drafting, window, experience))
     return drafter

@@ -15,7 +15,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from bench import cells as plan
-from bench import estimates, feed, machine, samples, tuning, workloads
+from bench import estimates, feed, machine, results, samples, tuning, workloads
 from bench.cells import Cell, Choice, Settings, Unit
 from bench.crew import Crew
 from bench.results import Result, Row
@@ -110,7 +110,7 @@ class Run:
     def tune(self) -> None:
         """Find each cell's best choice, and warm all of them up."""
         quick = self.settings.quick
-        found: dict[Cell, Choice] = {}
+        found = self._found_before()
         for number, cell in enumerate(self.cells, 1):
             self.say(f"tuning {number} of {len(self.cells)}: {cell.key}")
             asked = tuning.searched_as(cell, self.settings)
@@ -122,10 +122,21 @@ class Run:
             except feed.Broken as error:
                 self.errors[cell] = str(error)
 
+    def _found_before(self) -> dict[Cell, Choice]:
+        """The choices of the result that the settings name, by the cell they were searched for."""
+        if self.settings.tuned is None:
+            return {}
+        rows = results.read(self.settings.tuned).rows
+        return {
+            Cell(row.policy, row.rtt_tv, row.drafter, row.temperature, row.sessions): row.options
+            for row in rows
+            if row.options
+        }
+
     def expected_s(self) -> tuple[float, float]:
         """A rough guess at how long tuning and measuring take, in seconds."""
         quick, tune_s, run_s = self.settings.quick, 0.0, 0.0
-        searched = set()
+        searched = set(self._found_before())
         for cell in self.cells:
             asked = tuning.searched_as(cell, self.settings)
             known = [{}] if asked in searched else tuning.candidates(cell, quick)
@@ -232,7 +243,7 @@ class Run:
         """All that is known so far."""
         settings = asdict(self.settings)
         settings["prompts"] = [path.name for path in self.settings.prompts] or "held-out stdlib"
-        del settings["target"], settings["draft"]
+        del settings["target"], settings["draft"], settings["tuned"]
         date = datetime.now(UTC).isoformat(timespec="seconds")
         return Result(
             machine.hardware(self.crew) | {"load_before": round(self.load_before, 2)},

@@ -45,6 +45,11 @@ class Progress:
               file=sys.stderr, flush=True)  # fmt: skip
 
 
+def cache_folder() -> Path:
+    """Where pairs that were made are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draftbus"
+
+
 def models(pair: str, target: str | None, draft: str | None) -> tuple[str, str]:
     """Folders or hub ids of target and draft: those given, else those of a named pair.
 
@@ -62,8 +67,7 @@ def models(pair: str, target: str | None, draft: str | None) -> tuple[str, str]:
         names = pair.split("/")
         if len(names) != 2:
             raise BadSetup(f"--pair {pair}: write TARGET/DRAFT, such as 0.2b/5m, or tiny")
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        found = widen.pair(Path(cache) / "draftbus", *names)
+        found = widen.pair(cache_folder(), *names)
     return target or str(found[0]), draft or str(found[1])
 
 

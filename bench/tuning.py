@@ -33,8 +33,8 @@ class Effort:
 
 
 def effort(settings: Settings, sessions: int) -> Effort:
-    """More for a full run; several texts at once need not be as long."""
-    tokens, survivors = (32, (4, 1)) if settings.quick else (48, (4, 2, 1))
+    """How thoroughly a run searches; several texts at once need not be as long."""
+    tokens, survivors = (24, (3, 1)) if settings.quick else (32, (4, 1))
     if sessions > 1:
         tokens, survivors = max(12, 2 * tokens // sessions), survivors[1:]
     return Effort(min(tokens, settings.max_tokens), survivors)
@@ -68,9 +68,10 @@ def trials(found: Sequence[Choice], how: Effort) -> int:
 
 
 def searched_as(cell: Cell, settings: Settings) -> Cell:
-    """The cell whose search serves this one, too: in a quick run, that of temperature 0."""
-    cooler = 0.0 if settings.quick and 0.0 in settings.temperatures else cell.temperature
-    return replace(cell, temperature=cooler, prompts=1)
+    """The cell whose search serves this one, too: that of temperature 0, and of one session."""
+    cooler = 0.0 if 0.0 in settings.temperatures else cell.temperature
+    fewer = 1 if 1 in settings.sessions else cell.sessions
+    return replace(cell, temperature=cooler, sessions=fewer, prompts=1)
 
 
 def search(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Literal
 
 import msgspec
@@ -191,18 +190,15 @@ class Session:
         self._lost, self._floor = False, floor
         batches: list[_Batch] = []
         ready, later = [], []
+        known = {self.tree.root.digest: 1.0}
         for node in self._unpushed:
-            (ready if not floor or self._path_chance(node) >= floor else later).append(node)
+            (ready if not floor or _path_chance(node, known) >= floor else later).append(node)
         for node in ready:
             if not batches or batches[-1].full:
                 batches.append(_Batch())
             batches[-1].add(node)
         self._unpushed = later
         return [batch.message(self.id) for batch in batches]
-
-    @staticmethod
-    def _path_chance(node: Node) -> float:
-        return prod(step.confidence for step in node.path())
 
     def push_again(self) -> None:
         """Count every live node as not sent: a push was lost. A node sent twice does no harm."""
@@ -267,6 +263,14 @@ class Session:
                 self._calibration.saw(child.rank, child.raw, right)
                 self.stats.judged(child.rank, right)
             node = node.child(token) if node else None
+
+
+def _path_chance(node: Node, known: dict[int, float]) -> float:
+    """The chance that a node is reached; `known` keeps those of the nodes above it."""
+    if node.digest not in known:
+        assert node.parent is not None, "the root is known"
+        known[node.digest] = node.confidence * _path_chance(node.parent, known)
+    return known[node.digest]
 
 
 def _origins(commit: Commit, fresh: int) -> tuple[Origin, ...]:

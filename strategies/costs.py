@@ -42,7 +42,10 @@ class Costs:
             self._known[other] *= 1 + (_BLEND if other == width else _DRIFT) * (ratio - 1)
 
     def at(self, width: int) -> float:
-        """Expected seconds of a step of `width`: between neighbours, or in proportion beyond."""
+        """Expected seconds of a step of `width`: between neighbours, or along the slope beyond.
+
+        With only one width known, wider ones are expected to cost in proportion.
+        """
         if not self._known:
             return 0.0
         below = max((w for w in self._known if w <= width), default=None)
@@ -51,7 +54,9 @@ class Costs:
             return min(self._known.values())
         floor = max(seconds for w, seconds in self._known.items() if w <= below)
         if above is None:
-            return floor * width / below
+            half = max((w for w in self._known if w <= below / 2), default=0)
+            rise = (floor - self.at(half)) / (below - half) if half else floor / below
+            return floor + max(0.0, rise) * (width - below)
         if above == below:
             return floor
         ceiling = max(floor, self._known[above])

@@ -196,7 +196,7 @@ def test_experience_survives_a_file_and_refuses_another(tmp_path: Any) -> None:
 def test_costs_lie_on_lines_between_what_was_measured() -> None:
     costs = Costs({2: 1.0, 4: 1.5, 8: 3.5})
     assert [costs.at(width) for width in (1, 2, 3, 4, 6, 8)] == [1.0, 1.0, 1.25, 1.5, 2.5, 3.5]
-    assert (costs.at(16), costs.at(12)) == (7.0, 5.25), "in proportion beyond"
+    assert (costs.at(16), costs.at(12)) == (7.5, 5.5), "along the last slope beyond"
     assert costs.known() == {2: 1.0, 4: 1.5, 8: 3.5}
 
 

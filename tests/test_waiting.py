@@ -169,3 +169,20 @@ def test_a_drafter_in_lockstep_that_falls_silent_is_given_up() -> None:
     verifier.say(hello())
     verifier.say(replace(opening([1], max_tokens=9), lockstep=True))
     assert len(verifier.finish()) == 9
+
+
+def test_a_silent_drafter_in_lockstep_keeps_nobody_else_waiting() -> None:
+    verifier = serving(2)
+    verifier.session(2).pace.asked = 9
+    verifier.session(2).pace.turnaround_s.at_least(100.0)
+    verifier.say(replace(opening([1], max_tokens=9), lockstep=True))
+    replies = verifier.step(0.1, 0.01)
+    assert [reply.message.session for reply in replies] == [2]
+    assert [reply.message.session for reply in verifier.step(0.6, 0.01)] == [2, 1]
+
+
+def test_the_first_draft_of_an_unknown_drafter_ends_the_wait() -> None:
+    verifier = serving(1)
+    assert verifier.step(0.1) == []
+    verifier.say(guess([1], [5, 6]), 0.1)
+    assert len(verifier.step(0.2, 0.01)) == 1

@@ -108,19 +108,20 @@ class Scheduler:
         """How long the daemon may wait for messages before there is work."""
         idle_s = 0.01 if self._registry.holding else 0.2
         sessions = [session for _, session in self._registry.waiting()]
-        if not sessions:
-            return idle_s
+        awake = [session for session in sessions if session.rests_until() <= now]
+        alarm = min((session.rests_until() for session in sessions), default=now + idle_s)
         if any(session.unread for session in sessions):
             return 0.0
-        return max(0.0, min(now + idle_s, self._wait_until(sessions, now)) - now)
+        until = self._wait_until(awake, now) if awake else alarm
+        return max(0.0, min(now + idle_s, until) - now)
 
     def plan(self, now: float) -> list[Entry]:
         """The next pass: a piece of one prompt, or the rows of every session that decodes."""
         waiting = self._registry.waiting()
         reading = [pair for pair in waiting if pair[1].unread]
-        decoding = [pair for pair in waiting if not pair[1].unread]
+        decoding = [pair for pair in waiting if not pair[1].unread and pair[1].rests_until() <= now]
         held = bool(decoding) and self._wait_until([s for _, s in decoding], now) > now
-        if reading and (held or reading[0] is waiting[0]):
+        if reading and (held or reading[0] is waiting[0] or not decoding):
             return [self._reading(*reading[0])]
         return [] if held or not decoding else self._decoding(decoding)
 

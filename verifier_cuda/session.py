@@ -1,7 +1,5 @@
 """One session at the verifier: its text, its draft tree, and what has been cached. Pure."""
 
-from math import inf
-
 from bus.messages import Commit, Draft, Finish, Ids, Open, Timings
 from strategies.acceptance import Acceptance, Verdict
 from strategies.tree import DraftTree, Node
@@ -103,13 +101,16 @@ class Session:
         """Tokens worth drafting. The last open one never is: it comes for free."""
         return self._last - self.tree.tip - 1
 
+    def rests_until(self) -> float:
+        """Until when a session in lockstep is in no pass, because it has no draft."""
+        asleep = self.opened.lockstep and not len(self.tree) and self.room > 0
+        return self.committed_at + _LOCKSTEP_S if asleep else 0.0
+
     def prospect(self, pass_s: float, now: float) -> Prospect | None:
         """What waiting for drafts promises, when a pass takes `pass_s`."""
         pace, tip, chain = self.pace, self.tree.tip, self.tree.chain()
-        if self.opened.lockstep and self.room > 0:
-            until = self.committed_at + _LOCKSTEP_S
-            return None if chain or now >= until else Prospect(inf, now, until)
-        if len(chain) >= self.room or not self._waited:  # given up until the next Commit
+        given_up = not self._waited  # until the next Commit
+        if self.opened.lockstep or given_up or len(chain) >= self.room:
             return None
         if (turnaround_s := pace.turnaround_s.value) is None:
             return self._first_prospect(pass_s, now)
@@ -134,9 +135,9 @@ class Session:
     def _first_prospect(self, pass_s: float, now: float) -> Prospect | None:
         """A drafter of whom nothing is known is waited for, for a pass's time, a few times."""
         pace, until = self.pace, self.committed_at + pass_s
-        if now < until and pace.asked < _QUESTIONS:
+        if now < until and pace.asked < _QUESTIONS and not len(self.tree):
             return Prospect(pass_s, now, until)
-        if self._waited:
+        if self._waited and not len(self.tree):
             self._waited = False
             pace.asked += 1
             if pace.asked == _QUESTIONS:
