@@ -229,7 +229,7 @@ def test_a_hiccup_counts_as_three_times_what_is_known() -> None:
     costs.saw(4, 500.0)
     assert costs.known() == pytest.approx({1: 1.04, 4: 2.4})
     costs.saw(8, 500.0)
-    assert costs.known()[8] == pytest.approx(3 * 4.8)
+    assert costs.known()[8] == pytest.approx(3 * (2.4 + 4 * (2.4 - 1.04 - (2.4 - 1.04) / 3) / 2))
 
 
 def test_costs_follow_a_machine_that_slows_down() -> None:

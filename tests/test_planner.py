@@ -138,16 +138,16 @@ def test_a_wait_looks_ahead_as_far_as_it_pays() -> None:
     # One more token each 0.5 s from 1.0 s on. The text leaves the drafts just there, in the
     # pass that is saved, with a chance of 0.25, 0.375, 0.4375, 0.46875, ...
     # A pass of 10 s: a profit of 1.5, 2.25, 2.375, 2.1875 s.
-    assert prospect(pace, [], 1.0, 10.0, 0.0) == Prospect(4.375, 2.0, 1.25)
+    assert prospect(pace, [], 1.0, 10.0, 0.0) == Prospect(4.375, 2.0, 1.5)
     # Of 5 s: 0.25, 0.375, 0.1875. Of 4 s: none.
-    assert prospect(pace, [], 1.0, 5.0, 0.0) == Prospect(1.875, 1.5, 1.25)
+    assert prospect(pace, [], 1.0, 5.0, 0.0) == Prospect(1.875, 1.5, 1.5)
     assert prospect(pace, [], 1.0, 4.0, 0.0) is None
 
 
 def test_a_longer_path_makes_its_next_token_worth_less() -> None:
     pace = paced(0.5, 1.0, 0.5)
     # Behind a path of 0.5 and 0.5 a quarter of that: 0.0625 of a pass at 0.5 s, 0.09375 at 1.0 s.
-    assert prospect(pace, [0.5, 0.5], 0.5, 10.0, 0.0) == Prospect(0.625, 0.5, 0.75)
+    assert prospect(pace, [0.5, 0.5], 0.5, 10.0, 0.0) == Prospect(0.625, 0.5, 1.0)
     assert prospect(pace, [0.5, 0.5], 0.5, 8.0, 0.0) is None
 
 
@@ -155,8 +155,8 @@ def test_the_first_draft_may_bring_more_than_those_after_it() -> None:
     pace = paced(0.5, 1.0, 0.5)
     pace.burst.value, pace.growth.value = 4.0, 2.0
     # 4, 6, ... tokens deep: 15/32, 63/128 of a pass of 4 s.
-    assert prospect(pace, [], 1.0, 4.0, 0.0) == Prospect(1.875, 1.0, 1.25)
-    assert prospect(pace, [1.0], 0.5, 4.0, 0.0) == Prospect(1.5, 0.5, 0.75)
+    assert prospect(pace, [], 1.0, 4.0, 0.0) == Prospect(1.875, 1.0, 1.5)
+    assert prospect(pace, [1.0], 0.5, 4.0, 0.0) == Prospect(1.5, 0.5, 1.0)
 
 
 def test_nothing_is_promised_by_a_drafter_that_is_always_wrong() -> None:

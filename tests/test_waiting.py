@@ -50,11 +50,11 @@ def test_a_measured_turnaround_is_waited_for_where_it_pays() -> None:
     verifier = serving(1)
     know(verifier, alpha=0.5, turnaround_s=0.125, interval_s=0.0625)
     # Of a pass of 1 s 0.25 are saved by waiting for 0.125 s, and so on; the draft is given
-    # up a quarter of the turnaround after it was due.
-    assert verifier.step(0.0) == verifier.step(0.15) == []
-    assert verifier.scheduler.patience_s(0.125) == pytest.approx(0.03125)
-    assert verifier.scheduler.patience_s(0.16) == 0
-    assert len(verifier.step(0.16)) == 1
+    # up half the turnaround after it was due.
+    assert verifier.step(0.0) == verifier.step(0.18) == []
+    assert verifier.scheduler.patience_s(0.125) == pytest.approx(0.0625)
+    assert verifier.scheduler.patience_s(0.19) == 0
+    assert len(verifier.step(0.19)) == 1
     slow = serving(1)
     know(slow, alpha=0.5, turnaround_s=0.5, interval_s=0.25)
     assert len(slow.step(0.0)) == 1, "0.25 s are not worth half a second"
@@ -178,7 +178,7 @@ def test_a_silent_drafter_in_lockstep_keeps_nobody_else_waiting() -> None:
     verifier.say(replace(opening([1], max_tokens=9), lockstep=True))
     replies = verifier.step(0.1, 0.01)
     assert [reply.message.session for reply in replies] == [2]
-    assert [reply.message.session for reply in verifier.step(0.6, 0.01)] == [2, 1]
+    assert {reply.message.session for reply in verifier.step(0.6, 0.01)} == {1, 2}
 
 
 def test_the_first_draft_of_an_unknown_drafter_ends_the_wait() -> None:

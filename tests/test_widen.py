@@ -265,7 +265,7 @@ def test_bad_input_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(BadSetup, match="no preset '7b'"):
         widen.network("7b")
     done = command("--preset", "5m", "--source", "target", tmp_path / "out")
-    assert "num_hidden_layers is 4 and the source has 6 already: choose a bigger" in done.stderr
+    assert "num_hidden_layers is 2 and the source has 6 already: choose a bigger" in done.stderr
     with pytest.raises(BadSetup, match="has 2 heads per key-value head and the shape 4: these"):
         Widening(Shape(256, 640, 6, 8, 2), "target")
     usage = widen.shutil.disk_usage(tmp_path)._replace(free=10**7)
