@@ -1,6 +1,8 @@
 """`draftbus-bench`: the only place of the bench that reads flags."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +22,18 @@ app = typer.Typer(
 )
 
 
+@contextmanager
+def _told() -> Iterator[None]:
+    """What a user can mend is told in a line, and an interrupt ends without a word."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except (DraftbusError, RuntimeError) as error:
+        print(f"draftbus-bench: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
 @app.command()
 def demo(
     max_tokens: Annotated[int, Flag(min=1, max=1024)] = 96,
@@ -32,15 +46,12 @@ def demo(
     from bench.demo import Demo, on_cost_pair, run  # late: --help should not load PyTorch
     from bench.throughput_cli import cache_folder
 
-    try:
+    with _told():
         shown = replace(
             Demo() if tiny else on_cost_pair(cache_folder()),
             max_tokens=max_tokens, temperature=temp, seed=seed, drafting=drafting,
         )  # fmt: skip
         equal = run(shown, Console(highlight=False))
-    except (DraftbusError, RuntimeError) as error:
-        print(f"draftbus-bench: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
     raise typer.Exit(0 if equal else 1)
 
 
@@ -87,7 +98,7 @@ def simulate(
     from bench.simulate import World
     from strategies.drafting import Options
 
-    try:
+    with _told():
         world = World(
             simulate_cli.acceptance(alpha, spread, overconfident),
             Curve.flat(tv / 1e3, flat, tv_row / 1e3), Curve.flat(td / 1e3, 1, td_row / 1e3),
@@ -102,9 +113,6 @@ def simulate(
             equal = simulate_cli.draw_map(world, map_file, console)
         else:
             equal = simulate_cli.compare(world, drafting, k, console)
-    except (DraftbusError, RuntimeError) as error:
-        print(f"draftbus-bench: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
     raise typer.Exit(0 if equal else 1)
 
 
@@ -140,7 +148,7 @@ def throughput(
     from bench import throughput_cli as cli
     from bench.cells import NAMES, Settings
 
-    try:
+    with _told():
         where = cli.models(pair, target, draft)
         settings = Settings(
             *where, dtype, tuple(prompts or ()), prompt_tokens, num_prompts, max_tokens, seeds,
@@ -150,11 +158,6 @@ def throughput(
         )  # fmt: skip
         console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
         whole = cli.run(cli.fitted(settings), cli.Output(json, plots), console)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except (DraftbusError, RuntimeError) as error:
-        print(f"draftbus-bench: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
     raise typer.Exit(0 if whole else 1)
 
 
@@ -186,16 +189,11 @@ def sweep(
 
     counts = {"num_draft_tokens": num_draft_tokens, "window": window, "branches": branches,
               "step_nodes": step_nodes}  # fmt: skip
-    try:
+    with _told():
         grid = cli.grid(drafting, counts, temperatures, rtts)
         asked = Sweep(grid, cli.pairs(pair or ["0.2b/5m"]), tuple(prompts or ()), num_samples,
                       max_tokens, prompt_tokens, dtype, seed)  # fmt: skip
         equal = cli.run(asked, out, Console(highlight=False))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except (DraftbusError, RuntimeError) as error:
-        print(f"draftbus-bench: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
     raise typer.Exit(0 if equal else 1)
 
 
@@ -207,11 +205,8 @@ def report(
     """Turn the logs of sweeps into a table, the best configuration of each pair, and plots."""
     from bench import sweep_cli
 
-    try:
+    with _told():
         sweep_cli.show(logs, plots, Console(highlight=False))
-    except DraftbusError as error:
-        print(f"draftbus-bench: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
 
 
 def main() -> None:

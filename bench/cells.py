@@ -12,9 +12,9 @@ from bus.errors import BadSetup
 Choice = dict[str, Any]
 """What was found by tuning, or nothing."""
 
-BUS = ("synchronous", "fixed", "pipelined", "tree")
-DRAFTING = {"synchronous": "fixed", "fixed": "fixed", "pipelined": "pipelined", "tree": "tree"}
-"""`synchronous` is `fixed` with a verifier that waits for each draft: the textbook's loop."""
+SYNCHRONOUS = "synchronous"
+"""`fixed` with a verifier that waits for each draft: the textbook's loop."""
+BUS = (SYNCHRONOUS, "fixed", "pipelined", "tree")
 IMPOSTORS = ("dead", "random", "adversarial")
 ALONE = ("plain", "plain-all-cores", "transformers", "assisted", "assisted-default", "mlx-lm")
 NAMES = (*ALONE, *BUS, *IMPOSTORS)
@@ -147,14 +147,19 @@ def cells(settings: Settings) -> list[Cell]:
     return [Cell("plain", prompts=all_prompts), *chosen]
 
 
+def drafting(policy: str) -> str:
+    """The strategy that a policy drafts with; for plain decoding beside others, any."""
+    return "fixed" if policy in (SYNCHRONOUS, "plain") else policy
+
+
 def batch(
     cell: Cell, units: Sequence[Unit], max_tokens: int, choice: Choice, delay_s: float
 ) -> Batch:
     """What the cell's helper is asked to run; `delay_s` is one way, in seconds."""
     row: Choice = {"max_tokens": max_tokens, "temperature": cell.temperature, "ignore_eos": True}
     if cell.helper not in HELPERS.values():
-        row |= {"drafting": DRAFTING.get(cell.policy, "fixed"), **choice}
-        row["lockstep"] = cell.policy == "synchronous"
+        row |= {"drafting": drafting(cell.policy), **choice}
+        row["lockstep"] = cell.policy == SYNCHRONOUS
     return {
         "rows": [{"prompt_ids": unit.prompt.ids, "seed": unit.seed, **row} for unit in units],
         "at_once": cell.sessions,

@@ -15,7 +15,6 @@ from typing import Self
 from bench import feed, processes
 from bench.cells import IMPOSTORS, Settings
 
-Cores = tuple[int, ...]
 FIRST = ("engine", "model")
 """Helpers that are started alone: they measure themselves, or what all else is divided by."""
 LOAD_WITHIN_S = 600.0
@@ -61,20 +60,11 @@ class PassLog:
                     self._passes.append(entry)
 
 
-def usable_cores() -> Cores | None:
-    """The cores this process may use; None where the system cannot say, nor pin."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    return tuple(sorted(os.sched_getaffinity(0)))
-
-
 class Crew:
     """All processes that a run needs. Use it in a `with` block."""
 
     def __init__(self, settings: Settings, helpers: set[str]) -> None:
-        self.all_cores = usable_cores()
-        self.verifier_cores = self.all_cores and (self.all_cores[:-1] or self.all_cores)
-        self.drafter_cores = self.all_cores and self.all_cores[-1:]
+        self.cores = processes.Cores.usable()
         self.about: dict[str, feed.Answer] = {}
         self._settings = settings
         self._wanted = helpers
@@ -127,27 +117,27 @@ class Crew:
         flags = ["--dtype", settings.dtype, "--port", "0", "--emulate-network",
                  "--max-sessions", str(max(settings.sessions, default=1)),
                  "--pass-log", str(self._log_path), "--log-level", "warning"]  # fmt: skip
-        running = processes.verifier(settings.target, flags, cores=self.verifier_cores)
+        running = processes.verifier(settings.target, flags, cores=self.cores.verifier)
         return self._stack.enter_context(running).address
 
     def _started(self, name: str) -> feed.Helper:
         settings = self._settings
         models = ["--model", settings.target, "--draft", settings.draft]
-        both = self._place(self.all_cores)
+        both = self._place(self.cores.every)
         if name in ("model", *IMPOSTORS):
             assert self._address is not None
             flags = ["--verifier", self._address, "--model", settings.draft]
             flags += [] if name == "model" else ["--impostor", name]
             blas = processes.openblas() if name == "model" else None
-            return feed.Helper("bench.worker", flags, self._place(self.drafter_cores, blas))
+            return feed.Helper("bench.worker", flags, self._place(self.cores.drafter, blas))
         if name == "mlx-lm":
             place = feed.Place(both.cores, both.threads, processes.openblas())
             return feed.Helper("bench.baselines", [name, *models], place)
-        place = self._place(self.verifier_cores) if name == "engine" else both
+        place = self._place(self.cores.verifier) if name == "engine" else both
         kind = "engine" if name.startswith("engine") else name
         return feed.Helper("bench.baselines", [kind, *models, "--dtype", settings.dtype], place)
 
-    def _place(self, chosen: Cores | None, preload: str | None = None) -> feed.Place:
+    def _place(self, chosen: tuple[int, ...] | None, preload: str | None = None) -> feed.Place:
         return feed.Place(chosen, len(chosen) if chosen else os.cpu_count() or 1, preload)
 
     def _wait_for(self, name: str) -> None:

@@ -13,9 +13,9 @@ from rich.table import Table
 from transformers import AutoTokenizer
 
 from bench import feed, processes
-from bench.crew import usable_cores
 from bench.pair import DRAFT, TARGET, corpus
 from bench.plain import Plain
+from bench.processes import Cores
 from bus.errors import DraftbusError
 from drafter_mlx.display import number, per_token
 
@@ -38,22 +38,6 @@ class Demo:
     drafting: str = "tree"
 
 
-@dataclass(frozen=True)
-class Cores:
-    """Who computes where, as throughput has it: the drafter on the last core, if there are two."""
-
-    every: tuple[int, ...] | None
-    """None: wherever the system likes."""
-
-    @property
-    def verifier(self) -> tuple[int, ...] | None:
-        return self.every and (self.every[:-1] or self.every)
-
-    @property
-    def drafter(self) -> tuple[int, ...] | None:
-        return self.every and self.every[-1:]
-
-
 def on_cost_pair(folder: Path) -> Demo:
     """The demo's models at a cost that is worth drafting for; made in `folder` if need be."""
     from bench.pair import widen
@@ -70,7 +54,7 @@ def run(demo: Demo, console: Console) -> bool:
     prompts = [ids for _, ids in named]
     for index, (path, _) in enumerate(named, 1):
         console.print(f"prompt {index}: the beginning of the standard library's {path}")
-    cores = Cores(usable_cores())
+    cores = Cores.usable()
     rows = _drafted(demo, prompts, cores)
     baseline = _plain(demo, prompts, cores.verifier)
     everywhere = _plain(demo, prompts, cores.every)

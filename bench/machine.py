@@ -31,8 +31,8 @@ def hardware(crew: Crew) -> dict[str, Any]:
         "verifier device": crew.about.get("engine", {}).get("device"),
         "drafter BLAS": drafter.get("blas"),
         "cores": os.cpu_count(),
-        "verifier cores": list(crew.verifier_cores) if crew.verifier_cores else "not pinned",
-        "drafter cores": list(crew.drafter_cores) if crew.drafter_cores else "not pinned",
+        "verifier cores": list(crew.cores.verifier) if crew.cores.verifier else "not pinned",
+        "drafter cores": list(crew.cores.drafter) if crew.cores.drafter else "not pinned",
     }
 
 

@@ -97,22 +97,25 @@ class Drawn:
 
 
 class Recorded:
-    """Guesses as a real draft made them along a real text, place by place."""
+    """Guesses as a real draft made them along real texts, place by place."""
 
     def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Each record has `ranks`, the target's token's or None, and `confidence` by rank."""
-        assert records, "nothing was recorded"
-        self._records = [Choices(record["confidence"], record["ranks"]) for record in records]
+        """Each text's `ranks`, of the target's tokens or None, and `confidence` by rank."""
+        self._texts = [
+            [*map(Choices, record["confidence"], record["ranks"])]
+            for record in records
+            if record["ranks"]
+        ]
+        assert self._texts, "nothing was recorded"
 
     def mean(self, ranks: int) -> tuple[float, ...]:
-        found = [record.rank for record in self._records]
+        found = [choices.rank for text in self._texts for choices in text]
         return tuple(found.count(rank) / len(found) for rank in range(ranks))
 
     def choices(self, text: Text, position: int, digest: int) -> Choices:
         del digest
-        # Texts begin at places of their own, far apart, and go round.
-        start = mix64(text.number) % len(self._records) if text.number else 0
-        return self._records[(start + position - len(text.prompt)) % len(self._records)]
+        known = self._texts[text.number % len(self._texts)]
+        return known[(position - len(text.prompt)) % len(known)]
 
 
 def children(text: Text, acceptance: Acceptance, node: Node, count: int) -> list[tuple[int, float]]:

@@ -11,8 +11,33 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib")
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Who computes where: the drafter on the last core, if there are two; the verifier on others.
+
+    None: wherever the system likes.
+    """
+
+    every: tuple[int, ...] | None
+
+    @classmethod
+    def usable(cls) -> Self:
+        """Those this process may use; None where the system cannot say, nor pin."""
+        known = hasattr(os, "sched_getaffinity")
+        return cls(tuple(sorted(os.sched_getaffinity(0))) if known else None)
+
+    @property
+    def verifier(self) -> tuple[int, ...] | None:
+        return self.every and (self.every[:-1] or self.every)
+
+    @property
+    def drafter(self) -> tuple[int, ...] | None:
+        return self.every and self.every[-1:]
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,19 @@
 """Measured runs once more on the virtual clock: how well does the simulator foretell them?
 
 Takes the costs and the acceptance of a result of `throughput`, and none of its
-rates; those are what the simulated ones are compared with.
+rates; those are what the simulated ones are compared with. Pass times are scaled to
+the mean that the row's own passes took: the machine's mood is not foretold.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from statistics import mean
 from typing import Any
 
 from rich.table import Table
 
 from bench import limits
+from bench.cells import SYNCHRONOUS
 from bench.limits import Curve
 from bench.oracle import Acceptance, Drawn, Recorded
 from bench.simulate import World, run
@@ -18,13 +21,12 @@ from bus.errors import BadSetup
 from strategies import names
 from strategies.drafting import Options
 
-SYNCHRONOUS = "synchronous"
-"""`fixed` before a verifier that waits for each draft."""
 USUAL_ROWS = 5
 """Rows of a pass whose time the row's mean pass time is compared with."""
 GOAL = 0.1
 """A larger deviation is shown in red."""
 RUNS = 4
+"""Simulated texts of a row without records of its own."""
 DRAFTERS = ("model", "dead", "none", None)
 """What can be foretold; others are not modelled."""
 _SHORT = {"k": "k =", "rtt_tv": "RTT/t_v", "temperature": "T", "sessions": "×"}
@@ -69,14 +71,14 @@ def replay(result: Fields, seed: int = 0) -> tuple[list[Replayed], list[str]]:
 def _replayed(result: Fields, row: Fields, seed: int) -> Replayed:
     world = _world(result, row, seed)
     texts = world.sessions
-    one = limits.plain(world.setting) if row["policy"] == "plain" else _mean_rate(world)
-    return Replayed(_name(row), row["tokens_per_s"], texts * one)
-
-
-def _mean_rate(world: World) -> float:
-    """Of several runs, so that the luck of one does not count."""
-    rates = [run(replace(world, seed=world.seed + i)).session_tokens_per_s for i in range(RUNS)]
-    return sum(rates) / len(rates)
+    if row["policy"] == "plain":
+        return Replayed(_name(row), row["tokens_per_s"], texts * limits.plain(world.setting))
+    records = _records(result, row)
+    first = [records[i:] + records[:i] for i in range(row.get("prompts") or 1)] if records else []
+    worlds = [replace(world, acceptance=Recorded(turned)) for turned in first[::texts]]
+    worlds = worlds or [replace(world, seed=seed + i) for i in range(RUNS)]
+    rates = [run(each).session_tokens_per_s for each in worlds]
+    return Replayed(_name(row), row["tokens_per_s"], texts / mean(1 / rate for rate in rates))
 
 
 def _name(row: Fields) -> str:
@@ -123,11 +125,16 @@ def _pass_times(idle: Mapping[str, float], row: Fields) -> dict[str, float]:
 
 
 def _acceptance(result: Fields, row: Fields) -> Acceptance:
-    records = row.get("acceptance") or result.get("acceptance")
-    if records:
+    if records := _records(result, row):
         return Recorded(records)
     ranks = row.get("alpha_by_rank") or result["measured"].get("alpha_by_rank") or [0.0]
     return Drawn(tuple(share or 0.0 for share in ranks))
+
+
+def _records(result: Fields, row: Fields) -> list[Fields]:
+    """What the draft guessed along the texts of the row's temperature, text by text."""
+    known = result["measured"].get("acceptance") or {}
+    return known.get(f"{row.get('temperature') or 0.0:g}") or []
 
 
 def table(rows: list[Replayed], skipped: list[str]) -> Table:

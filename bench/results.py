@@ -70,7 +70,8 @@ class Result(msgspec.Struct):
     settings: dict[str, Any]
     measured: dict[str, Any]
     """Times in seconds: the plain pass (the unit of `rtt_tv`), passes by their rows, draft
-    steps by their nodes, round trips."""
+    steps by their nodes, round trips. And by temperature `acceptance`: what the draft would
+    have guessed along each text."""
     rows: list[Row]
     complete: bool = False
     """False while the run goes on, or when it was interrupted."""

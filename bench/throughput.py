@@ -18,6 +18,7 @@ from bench import cells as plan
 from bench import estimates, feed, machine, results, samples, tuning, workloads
 from bench.cells import Cell, Choice, Settings, Unit
 from bench.crew import Crew
+from bench.recording import Record
 from bench.results import Result, Row
 from bench.samples import Sample, Text
 from bus.errors import BadSetup
@@ -90,6 +91,8 @@ class Run:
     choices: dict[Cell, Choice] = field(default_factory=dict)
     taken: dict[Cell, list[Sample]] = field(default_factory=lambda: defaultdict(list))
     errors: dict[Cell, str] = field(default_factory=dict)
+    acceptance: dict[str, list[Record]] = field(default_factory=dict)
+    """By temperature: how good the draft's guesses are along plain decoding's texts."""
 
     def measure(self, cell: Cell, units: Sequence[Unit], tokens: int, choice: Choice) -> Sample:
         """Run one batch; feed.Broken when it does not come through."""
@@ -167,6 +170,25 @@ class Run:
                 self.errors[cell] = str(error)
                 self.say(f"{cell.key} failed: {error}\n")
 
+    def record(self) -> None:
+        """Ask the draft what it would have guessed along the texts; for the simulator."""
+        if not any(cell.drafter == "model" for cell in self.cells):
+            return
+        for cell in self.cells:
+            if cell.policy == PLAIN and cell.drafter == "none" and self.taken[cell]:
+                pairs = [zip(sample.units, sample.texts, strict=True)
+                         for sample in self.taken[cell]]  # fmt: skip
+                texts = {unit: text for pair in pairs for unit, text in pair}
+                chosen = [unit for unit in self.work.reporting if unit.number in texts]
+                batch = plan.batch(cell, chosen, self.settings.max_tokens, {}, 0.0)
+                for row, unit in zip(batch["rows"], chosen, strict=True):
+                    row["text"] = texts[unit.number]
+                try:
+                    answer = self.crew.ask("model", batch | {"record": True}, GRACE_S)
+                    self.acceptance[f"{cell.temperature:g}"] = answer["records"]
+                except feed.Broken as error:
+                    self.say(f"the draft's guesses were not recorded: {error}\n")
+
     # Results ---------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
@@ -237,6 +259,7 @@ class Run:
             "rtt_s": drafter.get("rtt_s"),
             "emulated_rtt_s": {f"{rtt:g}": rtt * self.pass_s for rtt in self.settings.rtts},
             "overhead_s": log.overhead_s(),
+            "acceptance": self.acceptance,
         }
 
     def result(self, command: str, complete: bool) -> Result:

@@ -143,6 +143,7 @@ def _measure(going: Run, output: Output, say: Progress) -> None:
         going.run_round(tasks)
         if output.json is not None:
             results.write(going.result(_command(), complete=False), output.json)
+    going.record()
 
 
 def _finish(result: Result, output: Output, console: Console) -> None:

@@ -2,7 +2,8 @@
 
 Every batch gets a daemon of its own, so the verifier meets a new drafter, which
 may emulate another network. The model stays loaded. A batch is `{"rows", "at_once",
-"delay_s", "jitter_s", "policy"}`; rows are those of `draftbus-drafter complete`.
+"delay_s", "jitter_s", "policy"}`; rows are those of `draftbus-drafter complete`. With
+`record` it asks instead what the draft would have guessed along a row's `text`.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import structlog
 
 from bench import feed
 from bench.impostors import IMPOSTORS
+from bench.recording import record
 from bus.messages import Sampling
 from drafter_mlx.complete import Completion
 from drafter_mlx.config import Config, Drafts
@@ -107,6 +109,22 @@ class Worker:
         finally:
             daemon.close()
 
+    def answer(self, batch: feed.Batch) -> feed.Answer:
+        """What `run` or, for a batch that asks for it, `record` finds."""
+        return self.record(batch) if batch.get("record") else self.run(batch)
+
+    def record(self, batch: feed.Batch) -> feed.Answer:
+        """What the draft would guess along the `text` of each row."""
+        return {
+            "records": [
+                record(
+                    self._model, row["prompt_ids"], row["text"],
+                    Sampling(row["max_tokens"], row["temperature"], seed=row["seed"]),
+                )
+                for row in batch["rows"]
+            ]
+        }  # fmt: skip
+
     def run(self, batch: feed.Batch) -> feed.Answer:
         """The rows of one batch through a new daemon. Raises what made a row fail.
 
@@ -163,7 +181,7 @@ def main() -> None:
     out = feed.claim_stdout()
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     worker = Worker(flags.verifier, flags.model, flags.impostor)
-    feed.serve(out, worker.about(), worker.run)
+    feed.serve(out, worker.about(), worker.answer)
 
 
 if __name__ == "__main__":

@@ -99,9 +99,13 @@ class Reading:
         self.line = 0
         """Committed tokens read; they fill the first rows."""
         self._row: dict[int, int] = {}  # of each node that was read, by its digest
+        self._settled: tuple[DraftTree | None, int] = (None, 0)
 
     def settle(self, tree: DraftTree) -> None:
         """Follow the text: what was committed joins the line, what died is dropped."""
+        if self._settled == (tree, tree.tip):
+            return  # only a Commit changes what lives
+        self._settled = tree, tree.tip
         source = []
         while self.line + len(source) < tree.tip:
             row = self._row.pop(tree.digest_at(self.line + len(source) + 1), None)

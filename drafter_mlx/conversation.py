@@ -68,6 +68,7 @@ class Conversation:
         self._address = address
         self._deadline_s = deadline_s
         self._lines: dict[int, _Line] = {}
+        self._greetings = 0  # sent since the last Welcome
         self._lost_at = self._heard_at = now
         self._greet_at = self._ping_at = self._ticked_at = self._greeted_at = now
 
@@ -96,6 +97,8 @@ class Conversation:
 
     def unsent(self, message: Message) -> None:
         """A message found no room. Drafts are pushed again; the rest repeats by itself."""
+        if message is self._hello:
+            self._greetings -= 1
         if isinstance(message, Draft) and message.session in self._lines:
             self._lines[message.session].session.push_again()
 
@@ -124,7 +127,9 @@ class Conversation:
             line.session.rtt_s = self.rtt_s
 
     def _greeted(self, welcome: Welcome, now: float) -> None:
-        self._measured(now - self._greeted_at)
+        if self._greetings == 1:  # of several it is not known which was answered
+            self._measured(now - self._greeted_at)
+        self._greetings = 0
         again = self.welcome is None or self.welcome.boot_id != welcome.boot_id
         self.welcome = welcome
         for line in list(self._lines.values()) if again else ():
@@ -215,6 +220,7 @@ class Conversation:
             )
         elif now >= self._greet_at:
             self._greet_at, self._greeted_at = now + GREET_EVERY_S, now
+            self._greetings += 1
             self.outbox.append(self._hello)
 
     def missing_s(self, now: float) -> float:

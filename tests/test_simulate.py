@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 from bench import gain, limits, simulate, virtual
 from bench.__main__ import app
 from bench.limits import Curve, Setting
-from bench.oracle import Drawn, Recorded, Text
+from bench.oracle import Choices, Drawn, Recorded, Text
 from bench.replay import replay
 from bench.simulate import World, best_fixed, run
 from bus.messages import Ping
-from verifier_cuda.scheduler import Scheduler
 
 SETTING = Setting((0.5, 0.25), Curve.flat(1.0, 1, 0.5), Curve.flat(10.0, 4, 2.0), 3.0)
 CHAIN = World(pass_s=Curve.flat(0.03, 99), rtt_s=0.004, max_tokens=2000)
@@ -75,11 +74,12 @@ def test_drawn_guesses_are_right_as_often_as_they_say(spread):
 
 
 def test_recorded_guesses_are_replayed_place_by_place_and_go_round():
-    records = [{"ranks": rank, "confidence": [0.5, 0.1]} for rank in (0, 1, None)]
-    text = Text(0, 4, 7)
-    ranks = [Recorded(records).choices(text, 4 + place, 0).rank for place in range(7)]
+    told = [[0.5, 0.1]] * 3
+    recorded = Recorded([{"ranks": ranks, "confidence": told} for ranks in ([0, 1, None], [1] * 3)])
+    ranks = [recorded.choices(Text(2, 4, 7), 4 + place, 0).rank for place in range(7)]
     assert ranks == [0, 1, None, 0, 1, None, 0]
-    assert Recorded(records).mean(3) == pytest.approx((1 / 3, 1 / 3, 0))
+    assert recorded.choices(Text(3, 4, 7), 4, 0) == Choices([0.5, 0.1], 1), "a text of its own"
+    assert recorded.mean(3) == pytest.approx((1 / 6, 4 / 6, 0))
 
 
 # The clock ----------------------------------------------------------------------
@@ -125,16 +125,6 @@ def test_a_link_delays_and_keeps_the_order():
     assert link.bytes == 150
 
 
-@pytest.fixture
-def patient(monkeypatch):
-    """A verifier that waits for drafts whenever there may be some, as the formulas assume."""
-
-    def until(self, sessions, now: float) -> float:
-        return now + any(not len(s.tree) and s.room > 0 for s in sessions)
-
-    monkeypatch.setattr(Scheduler, "_wait_until", until)
-
-
 # Whole runs ---------------------------------------------------------------------
 
 LINKS = {
@@ -171,16 +161,15 @@ def test_the_same_seed_gives_the_same_run():
 
 @pytest.mark.parametrize("alpha", [0.7, 0.9])
 @pytest.mark.parametrize("k", [1, 3, 6])
-@pytest.mark.usefixtures("patient")
 def test_synchronous_drafting_runs_as_fast_as_the_formula_says(alpha, k):
-    world = replace(CHAIN, acceptance=Drawn((alpha,)), drafters=4, verifiers=4).with_k(k)
+    world = replace(CHAIN, acceptance=Drawn((alpha,)), drafters=4, verifiers=4, lockstep=True)
+    world = world.with_k(k)
     theory = limits.synchronous(world.setting, k)
     assert run(world).session_tokens_per_s == pytest.approx(theory, rel=0.04)
 
 
-@pytest.mark.usefixtures("patient")
 def test_the_best_k_is_no_worse_than_its_neighbours_and_near_the_formulas():
-    world = replace(CHAIN, acceptance=Drawn((0.8,)), max_tokens=800)
+    world = replace(CHAIN, acceptance=Drawn((0.8,)), max_tokens=800, lockstep=True)
     k, found = best_fixed(world)
     assert abs(k - limits.best(limits.synchronous, world.setting)[0]) <= 3
     for other in (k - 1, k + 1):
@@ -261,11 +250,10 @@ def test_the_map_is_drawn_and_its_numbers_are_written(tmp_path, monkeypatch):
 
 MEASURED = {"tv_s": {"4": 0.03, "16": 0.03}, "td_s": {"1": 0.003, "8": 0.004},
             "overhead_s": 0.001, "plain_pass_s": 0.04}  # fmt: skip
-ROW = {"policy": "fixed", "k": 3, "rtt_tv": 0.1, "sessions": 1, "drafter": "model"}
+ROW = {"policy": "synchronous", "k": 3, "rtt_tv": 0.1, "sessions": 1, "drafter": "model"}
 RESULT = {"measured": MEASURED, "settings": {"max_tokens": 800}}
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_measured_run_is_foretold_from_its_costs_and_acceptance(tmp_path):
     theory = (1 + 0.8 + 0.64 + 0.512) / (3 * 0.003 + 0.004 + 0.031)
     others = {**ROW, "k": None, "rtt_tv": None, "tokens_per_s": 50.0}
@@ -283,11 +271,12 @@ def test_a_measured_run_is_foretold_from_its_costs_and_acceptance(tmp_path):
     assert "1 of 2 within 10%" in done.stdout
 
 
-@pytest.mark.usefixtures("patient")
 def test_recorded_acceptance_is_what_the_replay_accepts():
     # Three right, one wrong: every draft of three is accepted, and its bonus is the fourth.
-    records = [{"ranks": rank, "confidence": [0.9]} for rank in (0, 0, 0, None)]
-    result = {**RESULT, "acceptance": records, "rows": [{**ROW, "tokens_per_s": 90.0}]}
+    record = {"ranks": [0, 0, 0, None], "confidence": 4 * [[0.9]]}
+    measured = {**MEASURED, "acceptance": {"0.8": [record], "0": [{**record, "ranks": 4 * [0]}]}}
+    row = {**ROW, "temperature": 0.8, "tokens_per_s": 90.0}
+    result = {**RESULT, "measured": measured, "rows": [row]}
     assert replay(result)[0][0].simulated == pytest.approx(4 / 0.044, rel=0.02)
 
 

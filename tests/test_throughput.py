@@ -11,6 +11,7 @@ from bench import cells, feed, processes, results, tuning
 from bench import throughput_cli as cli
 from bench.cells import Settings, Unit
 from bench.crew import PassLog
+from bench.processes import Cores
 from bench.results import Result, Row
 from bench.throughput import Run, Workload, rounds
 from bench.workloads import Prompt
@@ -70,6 +71,17 @@ def test_quick_is_cut_short_but_not_lengthened():
     assert (short.num_prompts, short.seeds, short.rtts, short.max_tokens) == (4, 1, (0.0, 1.0), 8)
 
 
+@pytest.mark.parametrize(
+    ("policy", "drafter", "drafting", "lockstep"),
+    [("synchronous", "model", "fixed", True), ("fixed", "model", "fixed", False),
+     ("a-stranger's", "model", "a-stranger's", False), ("plain", "dead", "fixed", False)],
+)  # fmt: skip
+def test_a_policy_drafts_with_the_strategy_of_its_name(policy, drafter, drafting, lockstep):
+    cell = cells.Cell(policy, 0.0, drafter)
+    (row,) = cells.batch(cell, units(1), 8, {"num_draft_tokens": 3}, 0.0)["rows"]
+    assert (row["drafting"], row["lockstep"], row["num_draft_tokens"]) == (drafting, lockstep, 3)
+
+
 @pytest.mark.parametrize("text", ["", "a", "1,,2", "-1"])
 def test_a_list_of_numbers_that_is_none_is_refused(text):
     with pytest.raises(BadSetup, match="--rtts"):
@@ -82,14 +94,16 @@ def test_a_list_of_numbers_that_is_none_is_refused(text):
 class FakeCrew:
     """Helpers that answer at once: twice as fast with drafts, and as broken as told."""
 
-    verifier_cores, drafter_cores = (0,), (1,)
+    cores = Cores((0, 1))
 
     def __init__(self, tmp_path, broken=(), wrong=()):
         self.log = PassLog(tmp_path / "none")
         self.about = {"model": {"step_s": {"1": 0.001}, "blas": "as shipped"}}
         self.broken, self._wrong = broken, wrong
+        self.asked = []
 
     def ask(self, helper, batch, within_s):
+        self.asked.append(batch)
         policy = batch["policy"].split()[0]
         if policy in self.broken:
             raise feed.Broken("it fell over")
@@ -138,6 +152,19 @@ def test_only_texts_that_plain_decoding_said_are_compared(tmp_path):
     assert rows["tree", 4].texts_compared == 4, "of which plain decoding alone said one"
     assert (rows["plain", 4].texts_compared, rows["plain"].texts_compared) == (1, 1)
     assert rows["tree", 4].ratio_plain == pytest.approx(2.0)
+
+
+def test_settings_of_another_result_are_taken_instead_of_searched(tmp_path):
+    row = Row(policy="fixed", rtt_tv=0.0, drafter="model", temperature=0.0, sessions=1,
+              options={"num_draft_tokens": 7})  # fmt: skip
+    results.write(Result({}, {}, {}, {}, [row]), tmp_path / "tuned.json")
+    crew = FakeCrew(tmp_path)
+    rows = made(crew, tuned=tmp_path / "tuned.json", only=("fixed", "pipelined"), rtts=(0.0,))
+    assert rows["fixed"].k == 7
+    told = [batch for batch in crew.asked if batch["policy"].startswith("fixed")]
+    assert {batch["rows"][0]["num_draft_tokens"] for batch in told} == {7}
+    windows = {batch["rows"][0].get("window") for batch in crew.asked} - {None}
+    assert windows == set(tuning.WINDOWS), "what the result does not have is searched"
 
 
 @pytest.mark.parametrize("when", ["broken", "broken_later"])
@@ -253,6 +280,9 @@ def test_the_command_compares_real_processes_and_writes_every_figure(tmp_path):
     assert tree["wire_bytes_per_token"] > 4
     assert written["measured"]["plain_pass_s"] > 0
     assert written["measured"]["td_s"]["1"] > 0
+    (record,) = written["measured"]["acceptance"]["0"]
+    assert len(record["ranks"]) == len(record["confidence"]) == 16
+    assert record["ranks"].count(0) / 16 > 0.3, "as often right as the drafter was"
 
 
 def test_too_few_prompts_are_a_named_error(tmp_path):

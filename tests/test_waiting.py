@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from test_planner import paced
 
 from bus.messages import Limits
+from verifier_cuda.planner import Mean
 
 
 def serving(*numbers: int, **fields: object) -> Verifier:
@@ -27,6 +28,11 @@ def know(verifier: Verifier, **measured: float) -> None:
     verifier.session().pace.__dict__.update(vars(paced(**measured)))
 
 
+def measured(verifier: Verifier) -> dict[str, Mean]:
+    """All that is believed of the drafter's pace."""
+    return {k: v for k, v in vars(verifier.session().pace).items() if isinstance(v, Mean)}
+
+
 def passes(verifier: Verifier, count: int) -> list[int]:
     """Run passes of a second with a drafter that says nothing; those that were waited for."""
     now, waited = 0.0, []
@@ -40,10 +46,19 @@ def passes(verifier: Verifier, count: int) -> list[int]:
     return waited
 
 
-def test_an_unknown_drafter_is_waited_for_a_few_times_and_then_no_more() -> None:
-    waited = passes(serving(1), 60)
-    assert waited == list(range(len(waited)))
-    assert 1 <= len(waited) <= 5
+def test_a_drafter_that_has_sent_nothing_is_never_waited_for() -> None:
+    assert passes(serving(1), 60) == []
+
+
+def test_the_first_draft_however_late_tells_whether_the_next_is_worth_a_wait() -> None:
+    verifier = serving(1)
+    assert len(verifier.step(0.0, 1.0)) == 1
+    late = replace(guess([1], [5]), turnaround_us=125_000)
+    verifier.say(late, 1.0)
+    pace = verifier.session().pace
+    assert pace.turnaround_s.value == pytest.approx(0.125)
+    assert verifier.step(1.0) == [], "the answer to the last Commit is due at 1.125"
+    assert verifier.scheduler.patience_s(1.0) > 0
 
 
 def test_a_measured_turnaround_is_waited_for_where_it_pays() -> None:
@@ -173,7 +188,6 @@ def test_a_drafter_in_lockstep_that_falls_silent_is_given_up() -> None:
 
 def test_a_silent_drafter_in_lockstep_keeps_nobody_else_waiting() -> None:
     verifier = serving(2)
-    verifier.session(2).pace.asked = 9
     verifier.session(2).pace.turnaround_s.at_least(100.0)
     verifier.say(replace(opening([1], max_tokens=9), lockstep=True))
     replies = verifier.step(0.1, 0.01)
@@ -181,8 +195,11 @@ def test_a_silent_drafter_in_lockstep_keeps_nobody_else_waiting() -> None:
     assert {reply.message.session for reply in verifier.step(0.6, 0.01)} == {1, 2}
 
 
-def test_the_first_draft_of_an_unknown_drafter_ends_the_wait() -> None:
-    verifier = serving(1)
-    assert verifier.step(0.1) == []
-    verifier.say(guess([1], [5, 6]), 0.1)
-    assert len(verifier.step(0.2, 0.01)) == 1
+def test_asking_how_long_to_wait_changes_nothing() -> None:
+    asked, other = serving(1), serving(1)
+    for verifier in (asked, other):
+        know(verifier, alpha=0.5, turnaround_s=0.125, interval_s=0.0625)
+    for now in (0.05, 0.1, 0.2, 0.7):
+        asked.scheduler.patience_s(now)
+    assert measured(asked) == measured(other)
+    assert asked.scheduler.patience_s(0.05) == other.scheduler.patience_s(0.05)

@@ -34,6 +34,8 @@ class Daemon:
         """Serve until drained."""
         watch = Watch()
         while not self._drained(time.monotonic()):
+            if not self._registry.waiting():
+                watch = Watch()  # idle is nobody's wait
             self._socket.wait(self._scheduler.patience_s(time.monotonic()))
             watch.lap("wait")
             for arrival in self._socket.drain():

@@ -22,6 +22,10 @@ _LOOKAHEAD = 6
 """Most drafts that one decision to wait counts on."""
 _DOUBT = 1.3
 """How much longer than in vain one would have had to wait, as far as one knows."""
+_SURE = 0.99
+"""Nothing is surer than this."""
+_YOUNG = 4
+"""As many measurements as what is believed beforehand counts for."""
 _FLOOR = 0.01
 """A node that is likelier wrong than this is not worth a row, however free."""
 
@@ -32,13 +36,16 @@ class Mean:
 
     value: float | None = None
     blend: float = 0.2
-    """Weight of a new measurement."""
+    """Weight of a new measurement, once there were many."""
+    count: int = 0
 
     def add(self, sample: float) -> None:
+        self.count += 1
         if self.value is None:
             self.value = sample
         else:
-            self.value += self.blend * (sample - self.value)
+            weight = max(self.blend, 1 / (self.count + _YOUNG))
+            self.value += weight * (sample - self.value)
 
     def at_least(self, bound: float) -> None:
         """The value was seen to be over `bound`."""
@@ -57,11 +64,24 @@ class Pace:
     """Tokens by which the first draft after a correction deepens the optimistic path."""
     growth: Mean = field(default_factory=lambda: Mean(1.0))
     """The same of a draft that follows while the verifier waits."""
+    ahead: Mean = field(default_factory=lambda: Mean(1.0))
+    """Chance that after a pass which accepted a whole draft the next one is there."""
     alpha: Mean = field(default_factory=lambda: Mean(0.6, blend=0.05))
     """Chance that the first choice after an accepted token is accepted."""
     calibration: Calibration = field(default_factory=Calibration)
-    asked: int = 0
-    """How often it was waited for while nothing was known."""
+    arrives: Mean = field(default_factory=lambda: Mean(1.0))
+    """Chance that a draft comes when it is expected."""
+
+    def heard(self, turnaround_s: float) -> None:
+        """A draft answered a Commit after so long."""
+        known_s = self.turnaround_s.value
+        self.arrives.add(float(known_s is None or turnaround_s < known_s + self.slack_s))
+        self.turnaround_s.add(turnaround_s)
+
+    def missed(self, waited_s: float) -> None:
+        """None came for so long."""
+        self.arrives.add(0.0)
+        self.turnaround_s.at_least(waited_s)
 
     @property
     def slack_s(self) -> float:
@@ -99,11 +119,11 @@ def prospect(
     due, leaf = max(now, next_at), prod(path)
     growth = pace.growth.value or 0.0
     depth = growth if path else pace.burst.value or 0.0
-    idle = max(0.0, 1 - growth)
-    best, profit_s = None, 0.0
+    dry = min(_SURE, alpha) * (1 - (pace.ahead.value or 0.0))
+    best, profit_s, comes = None, 0.0, pace.arrives.value or 0.0
     for ahead in range(_LOOKAHEAD):
         # Who does not draft on during a pass has no more to offer after it: each draft counts.
-        saved_s = leaf * alpha * (1 - alpha**depth) / (1 - alpha * idle) * pass_s
+        saved_s = comes * leaf * alpha * (1 - alpha**depth) / (1 - dry) * pass_s
         at = due + ahead * interval_s
         if saved_s - (at - now) > profit_s:
             profit_s = saved_s - (at - now)

@@ -123,7 +123,11 @@ class Scheduler:
         held = bool(decoding) and self._wait_until([s for _, s in decoding], now) > now
         if reading and (held or reading[0] is waiting[0] or not decoding):
             return [self._reading(*reading[0])]
-        return [] if held or not decoding else self._decoding(decoding)
+        if held or not decoding:
+            return []
+        for _, session in decoding:
+            session.starts(now)
+        return self._decoding(decoding)
 
     def _reading(self, owner: bytes, session: Session) -> Entry:
         start, count = session.cached, min(session.unread, self._prefill_chunk)

@@ -1,16 +1,25 @@
 """One session at the verifier: its text, its draft tree, and what has been cached. Pure."""
 
+from dataclasses import dataclass
+
 from bus.messages import Commit, Draft, Finish, Ids, Open, Timings
 from strategies.acceptance import Acceptance, Verdict
 from strategies.tree import DraftTree, Node
 from verifier_cuda.planner import Pace, Prospect, Selection, prospect, select
 
-_QUESTIONS = 2
-"""How often: the drafter may still be reading the prompt at first."""
 _LOCKSTEP_S = 0.5
 """How long a session in lockstep waits for a draft."""
 _MISSES = 64
-"""Corrections whose first draft is still waited for, to measure the turnaround."""
+"""Tips that no draft foresaw, whose first drafts may still come and fit."""
+
+
+@dataclass(frozen=True)
+class _Due:
+    """A draft that is waited for, or could be. Times in seconds of the daemon's clock."""
+
+    at: float
+    path: list[float]
+    """Chances along the path that it is expected to continue."""
 
 
 class Session:
@@ -47,9 +56,9 @@ class Session:
         """When the session was last part of a pass."""
         self.drafted_at = 0.0
         """When a draft last arrived."""
-        self._waited = True  # whether time may have been spent waiting since the last Commit
         self._live = False  # whether the verifier was waiting when that draft arrived
         self._missed: dict[int, float] = {}  # tips that no draft foresaw, and when
+        self._exhausted = False  # whether the last pass accepted a draft to its very end
         self.prefill_s = 0.0
         own_ends = frozenset() if self.sampling.ignore_eos else stop_ids
         self._ends = own_ends | frozenset(self.sampling.stop_ids)
@@ -81,10 +90,13 @@ class Session:
         self.dropped_drafts += tree.insert(draft).dropped
         deeper = len(tree.chain()) - depth
         live = drained_at > self.committed_at  # nothing else was done meanwhile
+        if self._exhausted and not live and deeper:
+            self._exhausted = False
+            pace.ahead.add(1.0)
         if draft.turnaround_us:
             waited_for = live and not depth and draft.position == tree.tip
             measured_s = now - self.committed_at if waited_for else draft.turnaround_us / 1e6
-            pace.turnaround_s.add(measured_s)
+            pace.heard(measured_s)
             self._missed.pop(draft.position, None)
             if draft.position < tree.tip and draft.tokens and not any(draft.parents[:1]):
                 # Too late to be verified, but not to be compared.
@@ -108,41 +120,43 @@ class Session:
 
     def prospect(self, pass_s: float, now: float) -> Prospect | None:
         """What waiting for drafts promises, when a pass takes `pass_s`."""
-        pace, tip, chain = self.pace, self.tree.tip, self.tree.chain()
-        given_up = not self._waited  # until the next Commit
-        if self.opened.lockstep or given_up or len(chain) >= self.room:
+        due = self._due(now)
+        if due is None or now >= due.at + self.pace.slack_s:
             return None
-        if (turnaround_s := pace.turnaround_s.value) is None:
-            return self._first_prospect(pass_s, now)
-        path = [*map(pace.chance, chain)]
-        interval_s = pace.interval_s.value or turnaround_s
-        next_at = max(self.committed_at, self.drafted_at) + interval_s
-        if not chain:  # the answers to earlier corrections may still fit, if they guessed right
-            due = {at + turnaround_s: tip - asked for asked, at in self._missed.items()}
-            last = max(due, default=self.committed_at + turnaround_s)
-            next_at = min((at for at in due if at > now), default=last)
-            path = [pace.alpha.value or 0.0] * due.get(next_at, 0)
-        if now < next_at + pace.slack_s:
-            return prospect(pace, path, next_at, pass_s, now)
-        if self._waited:  # in vain
-            self._waited = False
-            if chain:
-                pace.growth.add(0.0)
-            else:
-                pace.turnaround_s.at_least(now - self.committed_at)
-        return None
+        return prospect(self.pace, due.path, due.at, pass_s, now)
 
-    def _first_prospect(self, pass_s: float, now: float) -> Prospect | None:
-        """A drafter of whom nothing is known is waited for, for a pass's time, a few times."""
-        pace, until = self.pace, self.committed_at + pass_s
-        if now < until and pace.asked < _QUESTIONS and not len(self.tree):
-            return Prospect(pass_s, now, until)
-        if self._waited and not len(self.tree):
-            self._waited = False
-            pace.asked += 1
-            if pace.asked == _QUESTIONS:
-                pace.turnaround_s.at_least(pass_s)
-        return None
+    def starts(self, now: float) -> None:
+        """A pass starts with what is there; learn from what is not."""
+        if self._exhausted:
+            self._exhausted = False
+            self.pace.ahead.add(0.0)
+        due = self._due(now)
+        if due is None or now < due.at + self.pace.slack_s or due.at < self.committed_at:
+            return
+        if len(self.tree):
+            self.pace.growth.add(0.0)
+        else:
+            self.pace.missed(now - self.committed_at)
+
+    def _due(self, now: float) -> _Due | None:
+        """The next draft that may fit; None when there is none to wait for.
+
+        A drafter that has never sent anything is not waited for: its first draft comes
+        anyway, if it comes, and then says how long it took.
+        """
+        pace, tip, chain = self.pace, self.tree.tip, self.tree.chain()
+        turnaround_s = pace.turnaround_s.value
+        if self.opened.lockstep or turnaround_s is None or len(chain) >= self.room:
+            return None
+        if chain:
+            since = max(self.committed_at, self.drafted_at)
+            interval_s = pace.interval_s.value or turnaround_s
+            return _Due(since + interval_s, [*map(pace.chance, chain)])
+        # The answers to earlier corrections may still fit, if they guessed right.
+        ahead = {at + turnaround_s: tip - asked for asked, at in self._missed.items()}
+        last = max(ahead, default=self.committed_at + turnaround_s)
+        at = min((at for at in ahead if at > now), default=last)
+        return _Due(at, [pace.alpha.value or 0.0] * ahead.get(at, 0))
 
     def select(self, width: int) -> Selection:
         """The likeliest rows of the next pass, at most `width`."""
@@ -170,12 +184,13 @@ class Session:
         accepted = min(len(verdict.accepted), len(tokens))
         rejected = len(rows.children(row)) if len(tokens) > accepted else 0
         self.cached = position + accepted
+        self._exhausted = bool(row) and not selection.nodes[row - 1].children
         self._learn(tokens)
         self.tree.advance(tokens)
         if not len(self.tree):
             self._missed[self.tree.tip] = now
             self._missed = dict(list(self._missed.items())[-_MISSES:])
-        self.committed_at, self._waited = now, True
+        self.committed_at = now
         commit = Commit(self.id, position, Ids(tokens), accepted, len(rows.tokens), self.finish,
                         timings, rejected)  # fmt: skip
         return commit, (0, *verdict.accepted[:accepted])
