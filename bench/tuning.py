@@ -34,7 +34,7 @@ class Effort:
 
 def effort(settings: Settings, sessions: int) -> Effort:
     """How thoroughly a run searches; several texts at once need not be as long."""
-    tokens, survivors = (24, (3, 1)) if settings.quick else (32, (4, 1))
+    tokens, survivors = (24, (3, 1)) if settings.quick else (48, (5, 2, 1))
     if sessions > 1:
         tokens, survivors = max(12, 2 * tokens // sessions), survivors[1:]
     return Effort(min(tokens, settings.max_tokens), survivors)
