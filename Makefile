@@ -7,6 +7,7 @@ BIN := .venv/bin
 .venv/ready: pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'draftbus needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
 	$(PYTHON) -m venv .venv
+	rm -rf draftbus.egg-info  # an old one would hide strategies that are new
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $@
 

@@ -19,7 +19,8 @@ from bench.oracle import VOCAB, Acceptance, Drawn, Text
 from bench.outcome import Outcome, counted
 from bench.virtual import Clock, Costs, DrafterLoop, Link, VerifierLoop, lossy
 from bus import codec
-from bus.messages import PROTOCOL, AnyMessage, Hello, Ids, Limits, Sampling
+from bus.messages import PROTOCOL, AnyMessage, Hello, Limits, Sampling
+from bus.packed import Ids
 from drafter_mlx.experience import Experience
 from drafter_mlx.session import Request, Session
 from strategies.costs import Costs as StepCosts
@@ -128,7 +129,7 @@ def _verifier(world: World, clock: Clock, number: int) -> VerifierLoop:
     bounds = Limits(peers * world.sessions, world.prompt + world.max_tokens + 1, 512, 10_000)
     names = tuple(strategies.names("acceptance"))
     settings = Settings("target", number + 1, _TOKENIZER, VOCAB, frozenset(), bounds, names)
-    registry = Registry(settings, lambda name: strategies.load("acceptance", name)())
+    registry = Registry(settings, strategies.make_acceptance)
     widths = [width for width in PASS_WIDTHS if width <= world.max_width]
     scheduler = Scheduler(registry, world.max_width, costs=_known(world.pass_s, widths))
     return VerifierLoop(clock, registry, scheduler, _costs(world))

@@ -186,10 +186,9 @@ class VerifierLoop(Process):
         self._target.keep(keeps)
 
     def _cost_s(self, work: list[Entry]) -> float:
-        if work[0].selection is None:
+        if all(entry.selection is None for entry in work):
             return self._costs.prefill_s
-        widest = max(len(entry.block.tokens) for entry in work)
-        return self._costs.pass_s.at(len(work) * widest)  # narrower blocks are padded
+        return self._costs.pass_s.at(sum(len(entry.block.tokens) for entry in work))
 
     def _send(self, replies: Iterable[Reply]) -> None:
         for reply in replies:

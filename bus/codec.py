@@ -10,16 +10,8 @@ import msgpack
 import msgspec
 
 from bus.errors import Code, ProtocolError
-from bus.messages import (
-    MAX_PAYLOAD,
-    Anchors,
-    AnyMessage,
-    Confidences,
-    Ids,
-    Message,
-    Packed,
-    Parents,
-)
+from bus.messages import MAX_PAYLOAD, AnyMessage, Message
+from bus.packed import Anchors, Confidences, Ids, Packed, Parents, Proposals
 
 _MAX_ITEMS = 64
 """Entries of any array on the wire; the long lists travel as byte strings."""
@@ -74,13 +66,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         fields = [getattr(value, name) for name in value.__struct_fields__]
+        defaults = value.__struct_defaults__
+        while len(fields) > len(value.__struct_fields__) - len(defaults) and (
+            fields[-1] == defaults[len(fields) - len(value.__struct_fields__) - 1]
+        ):
+            fields.pop()  # the reader knows them
         return fields if tag is None else [tag, *fields]
     raise TypeError(f"{type(value).__name__} cannot travel")
 
 
 def _packed(kind: type, value: Any) -> Any:
     """The packed list of `kind` in the bytes `value`."""
-    for known in (Ids, Confidences, Parents, Anchors):
+    for known in (Ids, Confidences, Parents, Anchors, Proposals):
         if kind is known and isinstance(value, bytes):
             return known.unpack(value)
     raise ValueError(f"expected bytes for {kind.__name__}, got {type(value).__name__}")

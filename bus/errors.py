@@ -48,6 +48,10 @@ class Refused(DraftbusError):
         self.code = code
 
 
+class StrategyFailed(DraftbusError):
+    """A strategy, which may be anybody's code, raised or returned nonsense."""
+
+
 class Unreachable(DraftbusError):
     """No verifier answered before the deadline."""
 

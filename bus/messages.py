@@ -6,23 +6,19 @@ changes its type or meaning, a tag is never used again. Anything else needs a
 new PROTOCOL number.
 """
 
-import struct
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
+from bus.packed import MAX_TOKENS, Anchors, Confidences, Ids, Parents, Proposals
 
 PROTOCOL = 2
 
 MAX_PAYLOAD = 1 << 20
 """Bytes in one message; the sockets refuse a larger frame unread."""
-MAX_TOKENS = 1 << 17
-"""Token ids in one field, which fit MAX_PAYLOAD however large they are."""
-MAX_ID = (1 << 32) - 1
 MIN_TEMPERATURE = 1e-5
 """Below this a temperature counts as 0: dividing logits by less overflows float32."""
-MAX_NODES = 64
-"""Nodes in one Draft."""
 MAX_SESSION = (1 << 32) - 1
 
 Name = Annotated[str, Meta(max_length=200)]
@@ -38,101 +34,6 @@ Finish = Literal["stop", "length"]
 """Why a text is over: an end id, or no room for more."""
 Micros = Annotated[int, Meta(ge=0, le=1 << 62)]
 """Microseconds."""
-
-
-class Ids(tuple[int, ...]):
-    """Token ids; travel as LEB128, seven bits a byte, low ones first: two or three bytes each."""
-
-    __slots__ = ()
-
-    def pack(self) -> bytes:
-        data = bytearray()
-        for token in self:
-            while token > 0x7F:
-                data.append(token & 0x7F | 0x80)
-                token >>= 7
-            data.append(token)
-        return bytes(data)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        ids: list[int] = []
-        token = shift = 0
-        for byte in data:
-            token |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                if token > MAX_ID or (byte == 0 and shift > 7):
-                    raise ValueError("an id is too large, or written longer than it is")
-                ids.append(token)
-                token = shift = 0
-            elif shift > 28:
-                raise ValueError("an id is too large")
-        if shift or len(ids) > MAX_TOKENS:
-            raise ValueError(f"{len(data)} bytes are not a list of at most {MAX_TOKENS} token ids")
-        return cls(ids)
-
-
-class Confidences(tuple[float, ...]):
-    """Chances in [0, 1]; travel as one byte each, in steps of 1/255."""
-
-    __slots__ = ()
-
-    def pack(self) -> bytes:
-        return bytes(round(255 * value) for value in self)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        if len(data) > MAX_NODES:
-            raise ValueError(f"{len(data)} bytes are not a list of at most {MAX_NODES} confidences")
-        return cls(byte / 255 for byte in data)
-
-
-class Parents(tuple[int, ...]):
-    """For each node of a Draft: 0 for the anchor, i for the message's i-th node.
-
-    MAX_NODES + j stands for the j-th further anchor. Travels as one byte each.
-    Empty means a chain: every node under the one before.
-    """
-
-    __slots__ = ()
-
-    def pack(self) -> bytes:
-        return bytes(self)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        if len(data) > MAX_NODES or any(
-            index < parent <= MAX_NODES for index, parent in enumerate(data)
-        ):
-            raise ValueError("a parent does not come before its child")
-        return cls(data)
-
-
-class Anchor(NamedTuple):
-    """A further prefix that nodes of a Draft continue."""
-
-    offset: int
-    """Tokens in it beyond the Draft's position."""
-    digest: int
-
-
-class Anchors(tuple[Anchor, ...]):
-    """Further anchors; travel as one byte of offset and a little-endian u32 each."""
-
-    __slots__ = ()
-
-    def pack(self) -> bytes:
-        return b"".join(struct.pack("<BI", *anchor) for anchor in self)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        if len(data) % 5 or len(data) > 5 * MAX_NODES:
-            raise ValueError(f"{len(data)} bytes are not a list of at most {MAX_NODES} anchors")
-        return cls(Anchor(*pair) for pair in struct.iter_unpack("<BI", data))
-
-
-Packed = Ids | Confidences | Parents | Anchors
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -183,6 +84,8 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
     wait_us: Micros = 0
     """Time spent waiting for drafts before the pass."""
     prefill_us: Micros = 0
+    reused: Count = 0
+    """In the first Commit: prompt tokens that an earlier session had left in the cache."""
 
 
 class Hello(Message, frozen=True, tag=1):
@@ -207,6 +110,8 @@ class Welcome(Message, frozen=True, tag=2):
     """Acceptance strategies that an Open may name."""
     stop_ids: Ids = Ids()
     """The target's own end ids."""
+    lossy: tuple[Name, ...] = ()
+    """Those of `strategies` under which the text may not be the target's."""
 
 
 class Open(Message, frozen=True, tag=3):
@@ -236,6 +141,8 @@ class Draft(Message, frozen=True, tag=4):
     """Further anchors."""
     turnaround_us: Micros = 0
     """In the first push after a Commit: the round trip, and how long the answer took."""
+    proposals: Proposals = Proposals()
+    """Where guesses were drawn at random: what from. Needed by the acceptance `probabilistic`."""
 
 
 class Commit(Message, frozen=True, tag=5):

@@ -166,6 +166,7 @@ class Reading:
     def forget(self, line: int) -> None:
         """Drop every node, and the line from position `line` on."""
         self._row.clear()
+        self._settled = None, 0
         self.line = self.place.filled = min(self.line, line)
 
     def _is_read_root(self, tree: DraftTree, node: Node) -> bool:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from bus.errors import Code, DraftbusError, ProtocolError, Refused, Unreachable
 from bus.messages import (
-    MAX_TOKENS,
     AnyMessage,
     Close,
     Commit,
@@ -22,6 +21,7 @@ from bus.messages import (
     Pong,
     Welcome,
 )
+from bus.packed import MAX_TOKENS
 from drafter_mlx.session import Piece, Session
 
 GREET_EVERY_S = 0.5
@@ -140,6 +140,7 @@ class Conversation:
         limits = welcome.limits
         ends = frozenset(welcome.stop_ids)
         session.welcome(ends, limits.max_model_len, limits.max_tree_nodes)
+        session.stats.lossy = session.request.acceptance.split(":")[0] in welcome.lossy
         length = len(session.request.prompt)
         if length >= min(limits.max_model_len, MAX_TOKENS):
             reason = (
@@ -147,7 +148,7 @@ class Conversation:
                 f"{min(limits.max_model_len, MAX_TOKENS) - 1}: shorten it, or raise "
                 "--max-model-len there"
             )
-            self._fail(session.id, Refused(Code.PROMPT_TOO_LONG, reason))
+            self.fail(session.id, Refused(Code.PROMPT_TOO_LONG, reason))
 
     def _committed(self, commit: Commit, now: float) -> None:
         line = self._lines.get(commit.session)
@@ -156,7 +157,7 @@ class Conversation:
         try:
             piece = line.session.on_commit(commit, now)
         except ProtocolError as error:
-            self._fail(commit.session, error)
+            self.fail(commit.session, error)
             return
         line.served_at, line.stall_s, line.placed = now, STALL_S, True
         if piece is None:
@@ -175,14 +176,15 @@ class Conversation:
             line.placed = False
             # Room comes when another session of ours ends, so waiting is right while one moves.
             if now - max(other.served_at for other in self._lines.values()) > self._deadline_s:
-                self._fail(line.session.id, Refused(error.code, error.message))
+                self.fail(line.session.id, Refused(error.code, error.message))
             line.open_at = min(line.open_at, now + RETRY_EVERY_S)
         elif line is not None:
-            self._fail(line.session.id, Refused(error.code, error.message))
+            self.fail(line.session.id, Refused(error.code, error.message))
         elif self.welcome is None and error.session is None and error.code not in RETRY:
             self.failure = Refused(error.code, error.message)
 
-    def _fail(self, session_id: int, error: DraftbusError) -> None:
+    def fail(self, session_id: int, error: DraftbusError) -> None:
+        """A session ends here, for this reason."""
         self.errors[session_id] = error
         self.cancel(session_id)
 

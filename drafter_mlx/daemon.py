@@ -7,6 +7,7 @@ from collections.abc import Callable
 import structlog
 
 from bus.delay import Line
+from bus.errors import StrategyFailed
 from bus.messages import PROTOCOL, Hello
 from bus.sockets import Delivery, DrafterSocket
 from drafter_mlx.cache import Reading
@@ -14,6 +15,7 @@ from drafter_mlx.config import Config, Drafts
 from drafter_mlx.conversation import Conversation
 from drafter_mlx.experience import Experience
 from drafter_mlx.model import DraftModel
+from drafter_mlx.readings import Readings
 from drafter_mlx.session import Piece, Request, Session
 from strategies import load as load_strategy
 from strategies.drafting import Step
@@ -45,6 +47,7 @@ class Daemon:
         self._missing = False
         self._full = False
         self._readings: dict[int, Reading] = {}
+        self._old_readings = Readings(model.reading)
 
     def start(self, request: Request, drafts: Drafts, listener: Callable[[Piece], None]) -> Session:
         """Begin a request; `listener` gets each piece of its text."""
@@ -53,14 +56,16 @@ class Daemon:
         session = Session(
             next(self._ids), request, drafting, drafts.options.window, self.experience
         )
-        self._readings[session.id] = self._model.reading()
+        self._readings[session.id] = self._old_readings.take(session.tree.tokens)
         self.talk.start(session, listener, time.monotonic())
         return session
 
     def forget(self, session: Session) -> None:
         """Free what a request that is over, or no longer wanted, still holds."""
         self.talk.cancel(session.id)
-        self._readings.pop(session.id, None)
+        reading = self._readings.pop(session.id, None)
+        if reading is not None:
+            self._old_readings.give(session.tree.tokens, reading)
         self._send()
 
     @property
@@ -80,11 +85,18 @@ class Daemon:
             self.talk.tick(time.monotonic())
             self._report()
             self._send()
-            steps = [(session, session.plan()) for session in self.talk.sessions]
+            steps = [(session, self._plan(session)) for session in self.talk.sessions]
             for session, step in steps:
                 self._step(session, step)
             stepped = any(step is not None for _, step in steps)
             self._send()
+
+    def _plan(self, session: Session) -> Step | None:
+        try:
+            return session.plan()
+        except Exception as error:  # a strategy is foreign code: its session ends, nothing else
+            self.talk.fail(session.id, StrategyFailed(f"the drafting strategy raised {error!r}"))
+            return None
 
     def _step(self, session: Session, step: Step | None) -> None:
         if step is None:
@@ -92,13 +104,14 @@ class Daemon:
         began = time.monotonic()
         reading = self._readings[session.id]
         sampling = session.request.sampling
-        if self._model.catch_up(reading, session.tree):
-            found = (
-                self._model.expand(reading, session.tree, step.expand, sampling, step.children)
-                if step.expand
-                else []
-            )
-            self.talk.push(session.expanded(step, found, time.monotonic()))
+        if not step.expand or self._model.catch_up(reading, session.tree):
+            found, drawn_from = [], []
+            asked = reading, session.tree, step.expand, sampling, step.children
+            if step.expand and session.draws:
+                found, drawn_from = self._model.draw(*asked)
+            elif step.expand:
+                found = self._model.expand(*asked)
+            self.talk.push(session.expanded(step, found, time.monotonic(), drawn_from))
             if step.expand:
                 self.experience.step_costs.saw(len(step.expand), time.monotonic() - began)
             session.stats.draft_steps += bool(step.expand)

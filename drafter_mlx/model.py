@@ -11,7 +11,9 @@ from mlx_lm import load as mlx_load
 
 from bus.errors import BadSetup
 from bus.messages import Sampling
+from bus.packed import MAX_SUPPORT, Proposal
 from bus.vocabulary import Vocabulary
+from drafter_mlx import proposals
 from drafter_mlx import sampling as keyed
 from drafter_mlx.cache import Reading, check_trimmable
 from drafter_mlx.config import Config
@@ -86,6 +88,24 @@ class DraftModel:
         rows = self._read(reading, tree, nodes)
         positions = [node.position + 1 for node in nodes]
         return _best(keyed.scores(rows[:, : self.vocabulary.size], sampling, positions), count)
+
+    def draw(
+        self,
+        reading: Reading,
+        tree: DraftTree,
+        nodes: Sequence[Node],
+        sampling: Sampling,
+        count: int,
+    ) -> tuple[list[list[Child]], list[Proposal | None]]:
+        """`count` tokens after each node, drawn without replacement, and what from."""
+        reading.settle(tree)
+        rows = [self._read(reading, tree, [node]) for node in nodes] if not self.batches else []
+        logits = mx.concatenate(rows) if rows else self._read(reading, tree, nodes)
+        cut = keyed.filtered(logits[:, : self.vocabulary.size].astype(mx.float32), sampling)
+        found = [proposals.support(row) for row in _best(cut, MAX_SUPPORT)]
+        drawn = [proposals.drawn(each, sampling.seed, node.position + 1, count)
+                 for each, node in zip(found, nodes, strict=True)]  # fmt: skip
+        return drawn, list(found)
 
     def _read(self, reading: Reading, tree: DraftTree, nodes: Sequence[Node]) -> mx.array:
         """The logits after each of `nodes`, `[nodes, vocab]`."""

@@ -11,7 +11,8 @@ import msgspec
 
 import strategies
 from bus.errors import BadSetup
-from bus.messages import Ids, Sampling
+from bus.messages import Sampling
+from bus.packed import Ids
 from drafter_mlx.config import Drafts
 from drafter_mlx.session import Request
 

@@ -1,5 +1,6 @@
 """One request at the drafter: its text, its guesses, and what has been pushed. Pure."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -7,22 +8,12 @@ from typing import Literal
 import msgspec
 
 from bus.errors import Code, ProtocolError
-from bus.messages import (
-    MAX_NODES,
-    Anchor,
-    Anchors,
-    Commit,
-    Confidences,
-    Draft,
-    Finish,
-    Ids,
-    Open,
-    Parents,
-    Sampling,
-)
+from bus.messages import Commit, Draft, Finish, Open, Sampling
+from bus.packed import Ids, Proposal
+from drafter_mlx.batch import Batch
 from drafter_mlx.experience import Experience
 from drafter_mlx.stats import Stats
-from strategies.drafting import Drafting, Observation, Step
+from strategies.drafting import Drafting, Guess, Observation, Outcome, Step
 from strategies.tree import MAX_TREE_NODES, DraftTree, Node
 
 Origin = Literal["accepted", "correction", "bonus", "plain", "end"]
@@ -30,6 +21,13 @@ Origin = Literal["accepted", "correction", "bonus", "plain", "end"]
 without drafts; an end id, which is not text."""
 Child = tuple[int, float]
 """A guessed token and the draft model's own chance of it."""
+DRAWN = 0.5
+"""Stands for the model's own chance of a token that was drawn: what becomes of a draw must not
+depend on which token it is, or the odds of `probabilistic` are bent."""
+MAX_CHILDREN = 64
+"""Of a node, in one step."""
+OUTCOMES = 64
+"""Passes whose outcome a strategy gets to see."""
 REPUSH_AFTER = 8
 """Passes in a row without drafts, though drafts were sent, after which all are sent again."""
 
@@ -51,47 +49,6 @@ class Piece:
 
     tokens: tuple[int, ...]
     origins: tuple[Origin, ...]
-
-
-class _Batch:
-    """Nodes that fit one Draft, each after its parent or under an anchor."""
-
-    def __init__(self) -> None:
-        self._anchors: list[Node] = []
-        self._nodes: list[Node] = []
-        self._places: dict[int, int] = {}  # by digest, as `Parents` counts them
-        self._parents: list[int] = []
-
-    @property
-    def full(self) -> bool:
-        return len(self._nodes) >= MAX_NODES
-
-    def add(self, node: Node) -> None:
-        assert node.parent is not None
-        place = self._places.get(node.parent.digest)
-        if place is None:
-            place = MAX_NODES + 1 + len(self._anchors)
-            self._anchors.append(node.parent)
-            self._places[node.parent.digest] = place
-        self._parents.append(place)
-        self._nodes.append(node)
-        self._places[node.digest] = len(self._nodes)
-
-    def message(self, session_id: int) -> Draft:
-        order = sorted(range(len(self._anchors)), key=lambda i: self._anchors[i].position)
-        first, *more = [self._anchors[i] for i in order]
-        known_as = {MAX_NODES + 1 + old: MAX_NODES + new for new, old in enumerate(order)}
-        parents = [known_as.get(place, place) for place in self._parents]
-        parents = [0 if place == MAX_NODES else place for place in parents]
-        return Draft(
-            session_id,
-            first.position + 1,
-            first.digest,
-            Ids(node.token for node in self._nodes),
-            Confidences(min(1.0, max(0.0, node.confidence)) for node in self._nodes),
-            Parents() if parents == list(range(len(parents))) else Parents(parents),
-            Anchors(Anchor(node.position - first.position, node.digest) for node in more),
-        )
 
 
 class Session:
@@ -124,6 +81,7 @@ class Session:
         self._lost = False
         self._floor = 0.0
         self._idle_passes = 0
+        self._outcomes: deque[Outcome] = deque(maxlen=OUTCOMES)
 
     @property
     def committed(self) -> tuple[int, ...]:
@@ -159,22 +117,44 @@ class Session:
         known = self._experience
         step = self._drafting.plan(
             Observation(self.tree, room, self.ends, unpushed, len(self.tree) - unpushed,
-                        known.step_costs, self._pass_s, self.rtt_s)
+                        known.step_costs, self._pass_s, self.rtt_s, tuple(self._outcomes))
         )  # fmt: skip
+        if step is not None:
+            _check(step, self.tree)
         return Step(floor=self._floor) if step is None and self._lost else step
 
     def tokens_to(self, node: Node) -> list[int]:
         """The whole sequence that ends with `node`."""
         return self.tree.tokens + [step.token for step in node.path()]
 
+    @property
+    def draws(self) -> bool:
+        """True when guesses have to be drawn at random, for p/q acceptance."""
+        random = not self.request.sampling.greedy
+        return random and self.request.acceptance.split(":")[0] == "probabilistic"
+
     def expanded(
-        self, step: Step, found: Sequence[Sequence[Child]], now: float = 0.0
+        self,
+        step: Step,
+        found: Sequence[Sequence[Child]],
+        now: float = 0.0,
+        proposals: Sequence[Proposal | None] = (),
     ) -> list[Draft]:
-        """Take in the children of `step.expand`, best first; returns what to push."""
-        for node, children in zip(step.expand, found, strict=True):
-            for token, raw in children:
-                count = len(self.tree)
+        """Take in the children of `step.expand`, best first; returns what to push.
+
+        `proposals` say what the children of each node were drawn from.
+        """
+        for guess in step.known:
+            self._take(guess)
+        for number, (node, children) in enumerate(zip(step.expand, found, strict=True)):
+            if proposals and not node.children:
+                node.proposal = proposals[number]
+            bound = 1.0
+            for token, own in children:
+                count, raw = len(self.tree), DRAWN if proposals else own
                 chance = self._calibration.chance(len(node.children), raw)
+                if proposals:  # in the order they were drawn
+                    chance = bound = min(bound, chance)
                 child = self.tree.add(node, token, chance, raw)
                 if child is not None and len(self.tree) > count:
                     self._unpushed.append(child)
@@ -185,17 +165,26 @@ class Session:
             pushes[0], self._answering = first, None
         return pushes
 
+    def _take(self, guess: Guess) -> None:
+        node: Node | None = guess.node
+        for token in guess.tokens:
+            count = len(self.tree)
+            drawn = node is not None and node.proposal is not None
+            node = self.tree.add(node, token, guess.confidence) if node and not drawn else None
+            if node is not None and len(self.tree) > count:
+                self._unpushed.append(node)
+
     def pushes(self, floor: float = 0.0) -> list[Draft]:
         """What was not sent yet and is likely enough, in as few messages as possible."""
         self._lost, self._floor = False, floor
-        batches: list[_Batch] = []
+        batches: list[Batch] = []
         ready, later = [], []
         known = {self.tree.root.digest: 1.0}
         for node in self._unpushed:
             (ready if not floor or _path_chance(node, known) >= floor else later).append(node)
         for node in ready:
             if not batches or batches[-1].full:
-                batches.append(_Batch())
+                batches.append(Batch())
             batches[-1].add(node)
         self._unpushed = later
         return [batch.message(self.id) for batch in batches]
@@ -227,6 +216,8 @@ class Session:
             self._answering = now
             self._follow(fresh, commit)
             self.stats.count(commit, len(fresh), now)
+            if commit.width:
+                self._outcomes.append(Outcome(commit.width - 1, commit.accepted))
         if commit.finish is not None:
             self.finish = commit.finish
             self.stats.ended_at = now
@@ -260,9 +251,21 @@ class Session:
         for token in fresh:
             for child in node.children if node else ():
                 right = child.token == token
-                self._calibration.saw(child.rank, child.raw, right)
+                if child.raw is not None:
+                    self._calibration.saw(child.rank, child.raw, right)
                 self.stats.judged(child.rank, right)
             node = node.child(token) if node else None
+
+
+def _check(step: Step, tree: DraftTree) -> None:
+    """ValueError for what no strategy may ask."""
+    nodes = (*step.expand, *(guess.node for guess in step.known))
+    if any(tree.find(node.digest) is not node for node in nodes):
+        raise ValueError("it named a node that is not in the tree")
+    if not 1 <= step.children <= MAX_CHILDREN:
+        raise ValueError(f"it asked for {step.children} children; 1 to {MAX_CHILDREN} can be had")
+    if any(token < 0 for guess in step.known for token in guess.tokens):
+        raise ValueError("it guessed a negative token")
 
 
 def _path_chance(node: Node, known: dict[int, float]) -> float:

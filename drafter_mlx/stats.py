@@ -44,6 +44,10 @@ class Stats:
     verifier_busy_s: float = 0.0
     verifier_wait_s: float = 0.0
     drafter_busy_s: float = 0.0
+    reused: int = 0
+    """Prompt tokens that the verifier still had in its cache."""
+    lossy: bool = False
+    """Whether the acceptance strategy may have changed the text."""
     wire_bytes: int = 0
     """Payload bytes both ways while this session was the newest to end."""
 
@@ -55,6 +59,7 @@ class Stats:
         self.tokens += fresh
         if not commit.width:
             return  # said again after a loss: its passes were never reported
+        self.reused += commit.timings.reused
         self.passes += 1
         self.empty_passes += commit.width == 1
         self.rejections += commit.rejected > 0
@@ -93,7 +98,7 @@ class Stats:
         """The `timings` object of llama.cpp."""
         prompt_s = max(0.0, self.prefilled_at - self.opened_at)
         return {
-            "cache_n": 0,
+            "cache_n": self.reused,
             **_rates("prompt", self.prompt_tokens, prompt_s),
             **_rates("predicted", self.tokens, self.seconds),
             "draft_n": self.drafted,
@@ -114,6 +119,7 @@ class Stats:
                 "num_draft_tokens": self.drafted,
             },
             "draftbus": {
+                "lossy": self.lossy,
                 "alpha": self.alpha,
                 "empty_passes": self.empty_passes,
                 "judged_by_depth": self.judged_by_depth,

@@ -30,3 +30,18 @@ def load(kind: Kind, name: str) -> Any:
         known = ", ".join(names(kind)) or "none: install draftbus with pip first"
         raise BadSetup(f"no {kind} strategy is called {name!r}; known are: {known}")
     return found[0].load()
+
+
+def make_acceptance(text: str) -> Any:
+    """The strategy that `NAME` or `NAME:NUMBER:...` describes, such as `threshold:0.2`.
+
+    BadSetup when there is no such name, or it takes no such numbers.
+    """
+    name, *parts = text.split(":")
+    factory = load("acceptance", name)
+    if not parts:
+        return factory()
+    try:
+        return factory(*map(float, parts))
+    except (TypeError, ValueError) as error:
+        raise BadSetup(f"acceptance {text!r}: {error}") from None

@@ -49,6 +49,16 @@ def key(seed: int, position: int) -> Key:
     return Key(word & 0xFFFFFFFF, word >> 32)
 
 
+JUDGE = 0x6A7564676D656E74
+"""Sets apart the noise by which drafts are judged; it must not be that by which they are made."""
+
+
+def uniform(seed: int, position: int, number: int) -> float:
+    """The `number`-th value in (0, 1) that judges drafts for `position`."""
+    word = bits(key(mix64(seed & _MASK ^ JUDGE), position), np.array([number], np.uint32))
+    return float((int(word[0]) + 0.5) / 2.0**32)
+
+
 def bits(k: Key, tokens: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """32 random bits for each token id, `[n]` to `[n]`."""
     word = _finalize(tokens * np.uint32(GOLDEN) + np.uint32(k.low))

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bus.messages import MAX_NODES, Draft
+from bus.messages import Draft
+from bus.packed import MAX_NODES, Proposal
 from strategies.noise import mix64
 
 ROOT_DIGEST = 0x64726166
@@ -41,9 +42,11 @@ class Node:
     """Chance that the node is accepted, given that its parent was."""
     rank: int = 0
     """0 for the drafter's first choice under this parent, 1 for its runner-up, and so on."""
-    raw: float = 1.0
-    """The draft model's own chance, before calibration; known to the drafter only."""
+    raw: float | None = None
+    """The draft model's own chance, before calibration; None for a guess from elsewhere."""
     children: list["Node"] = field(default_factory=list)
+    proposal: Proposal | None = None
+    """What the children were drawn from, in their order; None when they were not."""
 
     def child(self, token: int) -> "Node | None":
         """The child that guesses `token`."""
@@ -62,6 +65,13 @@ class Node:
 def sent(node: Node) -> float:
     """The chance of a node as its drafter gave it."""
     return node.confidence
+
+
+def same_support(one: Proposal | None, other: Proposal | None) -> bool:
+    """True for the same distribution, wherever it stands in a message."""
+    if one is None or other is None:
+        return one is other
+    return one[1:] == other[1:]
 
 
 class Insertion(NamedTuple):
@@ -144,7 +154,9 @@ class DraftTree:
         """The live node (or root) whose prefix has this digest."""
         return self._nodes.get(digest)
 
-    def add(self, parent: Node, token: int, confidence: float, raw: float = 1.0) -> Node | None:
+    def add(
+        self, parent: Node, token: int, confidence: float, raw: float | None = None
+    ) -> Node | None:
         """The node for `token` under a live `parent`, made if needed; None without room."""
         known = parent.child(token)
         if known is not None:
@@ -165,6 +177,7 @@ class DraftTree:
         What the tip has passed still counts where it was guessed right.
         """
         anchors = [self._anchor(draft.position + more, digest) for more, digest in draft.more]
+        drawn = {proposal.place: proposal for proposal in draft.proposals}
         places: list[Node | int | None] = [self._anchor(draft.position, draft.digest)]
         added: list[Node] = []
         for index, token in enumerate(draft.tokens):
@@ -173,8 +186,12 @@ class DraftTree:
             if isinstance(place, int):
                 place = self._passed(place, token)
             elif place is not None:
-                size = len(self)
-                place = self.add(place, token, draft.confidence[index])
+                size, sent_from = len(self), drawn.get(parent)
+                if not place.children:
+                    place.proposal = sent_from
+                # Draws and other guesses below one node would spoil each other's odds.
+                fits = same_support(place.proposal, sent_from) or place.child(token) is not None
+                place = self.add(place, token, draft.confidence[index]) if fits else None
                 if place is not None and len(self) > size:
                     added.append(place)
             places.append(place)

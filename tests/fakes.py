@@ -9,21 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import strategies
-from bus.messages import (
-    PROTOCOL,
-    Anchor,
-    Anchors,
-    AnyMessage,
-    Confidences,
-    Draft,
-    Hello,
-    Ids,
-    Limits,
-    Message,
-    Open,
-    Parents,
-    Sampling,
-)
+from bus.messages import PROTOCOL, AnyMessage, Draft, Hello, Limits, Message, Open, Sampling
+from bus.packed import Anchor, Anchors, Confidences, Ids, Parents
 from strategies.acceptance import Acceptance
 from strategies.costs import Costs
 from strategies.tree import ROOT_DIGEST, extend
@@ -239,6 +226,7 @@ class Verifier:
     """Acceptance strategies beside the project's own."""
     costs: dict[int, float] = field(default_factory=dict)
     """Seconds of a pass by its rows, as measured before the start."""
+    ragged: bool = True
 
     def __post_init__(self) -> None:
         named = (*strategies.names("acceptance"), *self.foreign)
@@ -246,12 +234,14 @@ class Verifier:
             "target", self.boot_id, TOKENIZER, VOCAB, frozenset({END}), self.limits, named
         )
         self.registry = Registry(self.settings, self._acceptance)
-        self.scheduler = Scheduler(self.registry, self.width, self.prefill_chunk, Costs(self.costs))
+        self.scheduler = Scheduler(
+            self.registry, self.width, self.prefill_chunk, Costs(self.costs), self.ragged
+        )
         places = -(-self.limits.max_model_len // BLOCK) * BLOCK
         self.target = FakeTarget(self.voice, self.limits.max_sessions, places)
 
     def _acceptance(self, name: str) -> Acceptance:
-        return (self.foreign.get(name) or strategies.load("acceptance", name))()
+        return self.foreign[name]() if name in self.foreign else strategies.make_acceptance(name)
 
     def say(self, message: AnyMessage, now: float = 0.0, peer: bytes = PEER) -> list[Message]:
         """What `peer` is answered."""
@@ -272,7 +262,7 @@ class Verifier:
     @property
     def free(self) -> int:
         """Slots that no session has."""
-        return len(self.registry._free)
+        return len(self.registry.slots.free)
 
     def session(self, number: int = 1, peer: bytes = PEER) -> Session:
         """A session as the verifier sees it."""

@@ -12,17 +12,15 @@ from bus.messages import (
     PROTOCOL,
     AnyMessage,
     Commit,
-    Confidences,
     Draft,
     Hello,
-    Ids,
     Open,
-    Parents,
     Ping,
     Pong,
     Sampling,
     Welcome,
 )
+from bus.packed import Confidences, Ids, Parents
 from bus.sockets import DrafterSocket
 from bus.vocabulary import Vocabulary
 from strategies.tree import DraftTree

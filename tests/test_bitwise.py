@@ -89,7 +89,7 @@ def told(model: TargetModel, slot: int, rng: random.Random, prompt: int, text: i
     story = Story(slot, tokens, torch.empty(0), prompt)
     story.begin(model)
     rows = [
-        model.logits([Block(slot, place, [tokens[place]], [0], [place], Sampling())])[0, 0]
+        model.logits([Block(slot, place, [tokens[place]], [0], [place], Sampling())])[0][0]
         for place in range(prompt - 1, len(tokens))
     ]
     story.rows = torch.stack(rows)
@@ -119,7 +119,7 @@ def follow(model: TargetModel, stories: list[Story], rng: random.Random, width: 
             while True:
                 depth = len(path) - 1
                 assert torch.equal(
-                    logits[number, row], story.rows[story.tip - story.prompt + depth]
+                    logits[number][row], story.rows[story.tip - story.prompt + depth]
                 ), (story.tip, depth, selection.places[row], len(selection.places))
                 strayed += selection.places[row] != story.tip - 1 + depth
                 right = story.tokens[story.tip + depth]

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.errors import BadSetup
-from bus.messages import Commit, Ids, Sampling
+from bus.messages import Commit, Sampling
+from bus.packed import Ids
 from drafter_mlx.experience import Experience
 from drafter_mlx.session import Request, Session
 from strategies import load

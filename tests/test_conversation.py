@@ -15,7 +15,6 @@ from bus.messages import (
     Commit,
     Error,
     Hello,
-    Ids,
     Limits,
     Message,
     Open,
@@ -24,6 +23,7 @@ from bus.messages import (
     Sampling,
     Welcome,
 )
+from bus.packed import Ids
 from drafter_mlx.conversation import GREET_EVERY_S, RETRY, RETRY_EVERY_S, SILENCE_S, Conversation
 from drafter_mlx.session import Piece, Request, Session
 from strategies.drafting import Options

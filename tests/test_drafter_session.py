@@ -12,7 +12,8 @@ from msgspec.structs import replace
 import strategies
 from bus import codec
 from bus.errors import ProtocolError
-from bus.messages import MAX_NODES, Anchor, Commit, Draft, Ids, Open, Parents, Sampling
+from bus.messages import Commit, Draft, Open, Sampling
+from bus.packed import MAX_NODES, Anchor, Ids, Parents
 from drafter_mlx.session import REPUSH_AFTER, Child, Origin, Piece, Request, Session
 from strategies.drafting import Options, Step
 from strategies.drafting.tree import PUSH_FLOOR

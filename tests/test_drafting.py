@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from strategies.costs import Costs
-from strategies.drafting import Drafting, Observation, Options, Step
+from strategies.drafting import Drafting, Observation, Options, Outcome, Step
+from strategies.drafting.adaptive import Adaptive
+from strategies.drafting.beam import Beam
 from strategies.drafting.fixed import Fixed
+from strategies.drafting.multi import Multi
 from strategies.drafting.pipelined import Pipelined
 from strategies.drafting.tree import FLOOR, PUSH_FLOOR, Tree, worthwhile
 from strategies.tree import DraftTree
@@ -26,12 +29,14 @@ class Drafter:
     chances: tuple[float, ...] = (0.5, 0.25, 0.125)
     """Of children by their rank."""
     costs: dict[int, float] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+    pass_s: float = 0.0
 
     def plan(self) -> Step | None:
         in_flight = len(self.tree) - self.unpushed
         return self.strategy.plan(
             Observation(self.tree, self.room, frozenset([END]), self.unpushed, in_flight,
-                        Costs(self.costs), 0.0, 0.0)
+                        Costs(self.costs), self.pass_s, 0.0, self.outcomes)
         )  # fmt: skip
 
     def step(self) -> tuple[tuple[int, ...], int, bool] | None:
@@ -39,6 +44,12 @@ class Drafter:
         step = self.plan()
         if step is None:
             return None
+        for guess in step.known:
+            node = guess.node
+            for token in guess.tokens:
+                assert not node.child(token)
+                node = self.tree.add(node, token, guess.confidence)
+                self.unpushed += 1
         for node in step.expand:
             assert not node.children
             for rank in range(step.children):
@@ -197,7 +208,11 @@ def test_what_a_strategy_may_never_expand_it_does_not() -> None:
     assert names(ending, ending.plan()) == [[END + 100]], "the hedge, and nothing after the end"
 
 
-ALL = [Fixed(Options(num_draft_tokens=4)), Pipelined(Options()), Tree(Options(branches=2))]
+ALL = [
+    Fixed(Options(num_draft_tokens=4)), Pipelined(Options()), Tree(Options(branches=2)),
+    Multi(Options(num_draft_tokens=4, branches=2)), Beam(Options(num_draft_tokens=4, branches=2)),
+    Adaptive(Options()),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("strategy", ALL)

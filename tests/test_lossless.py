@@ -20,6 +20,7 @@ from bench.pair import DRAFT, TARGET
 from bus.messages import Sampling
 
 GREEDY = Sampling(max_tokens=96)
+DRAFTING = ("adaptive", "beam", "fixed", "lookup", "multi", "pipelined", "tree", "tree-lookup")
 TEMPERATURES = ({"temperature": 0.0}, {"temperature": 0.7}, {"temperature": 1.0, "top_p": 0.9})
 
 
@@ -58,7 +59,7 @@ def test_greedy_text_equals_transformers_generate(verifier, reference, prompts, 
 def test_every_strategy_window_and_temperature_gives_the_text_of_the_target_alone(
     verifier, reference, prompts, tmp_path
 ):
-    cases = list(product(("fixed", "pipelined", "tree"), (1, 4, 16), range(len(TEMPERATURES))))
+    cases = list(product(DRAFTING, (1, 4, 16), range(len(TEMPERATURES))))
     rows = [
         {
             "prompt_ids": prompts[number // 3 % 3],
@@ -79,9 +80,34 @@ def test_every_strategy_window_and_temperature_gives_the_text_of_the_target_alon
             sampling = Sampling(48, row["temperature"], 0, row.get("top_p", 1.0), 0.0, row["seed"])
             known[key] = reference.continue_(row["prompt_ids"], sampling)
         assert answer["token_ids"] == known[key], row
-    for name in ("fixed", "pipelined", "tree"):
+    for name in DRAFTING:
         chosen = [a for a, case in zip(got, cases, strict=True) if case[0] == name]
         assert sum(a["timings"]["draft_n"] for a in chosen) > 0, f"{name} never drafted"
+
+
+def test_probabilistic_is_exact_at_temperature_zero_and_accepts_above(
+    verifier, reference, prompts, tmp_path
+):
+    common = {"prompt_ids": prompts[0], "max_tokens": 48, "acceptance": "probabilistic"}
+    rows = [{**common, "drafting": name, "lockstep": True, **TEMPERATURES[heat]}
+            for name in ("pipelined", "tree", "multi") for heat in (0, 1)]  # fmt: skip
+    got = complete(verifier, tmp_path, rows)
+    plain = reference.continue_(prompts[0], Sampling(48))
+    for row, answer in zip(rows, got, strict=True):
+        if not row["temperature"]:
+            assert answer["token_ids"] == plain
+        assert answer["timings"]["draft_n_accepted"] > 0, row["drafting"]
+        assert answer["metrics"]["draftbus"]["lossy"] is False
+
+
+def test_lossy_acceptance_says_so_and_takes_more(verifier, reference, prompts, tmp_path):
+    common = {"prompt_ids": prompts[1], "max_tokens": 64, "drafting": "fixed", "lockstep": True}
+    names = ("exact", "threshold", "threshold:0.01", "typical")
+    got = complete(verifier, tmp_path, [{**common, "acceptance": name} for name in names])
+    assert got[0]["token_ids"] == reference.continue_(prompts[1], Sampling(64))
+    assert [row["metrics"]["draftbus"]["lossy"] for row in got] == [False, True, True, True]
+    taken = [row["metrics"]["speculative_decoding"]["mean_acceptance_length"] for row in got]
+    assert taken[2] >= taken[1] >= taken[0]
 
 
 def test_top_k_and_min_p_give_the_text_of_the_target_alone(verifier, reference, prompts, tmp_path):

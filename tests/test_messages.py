@@ -14,18 +14,20 @@ from msgspec.structs import asdict
 from bus import codec
 from bus import messages as m
 from bus.errors import Code, ProtocolError
-from bus.messages import (
+from bus.messages import MAX_PAYLOAD, MAX_SESSION
+from bus.packed import (
     MAX_ID,
     MAX_NODES,
-    MAX_PAYLOAD,
-    MAX_SESSION,
+    MAX_SUPPORT,
     MAX_TOKENS,
     Anchor,
     Anchors,
     Confidences,
     Ids,
     Parents,
-)
+    Proposal,
+    Proposals,
+)  # fmt: skip
 
 GOLDEN = json.loads(Path(__file__).with_name("golden").joinpath("messages.json").read_text("utf-8"))
 MAX_WORD = (1 << 64) - 1
@@ -40,6 +42,10 @@ EXAMPLES: dict[str, m.AnyMessage] = {
         7, 4, 99, Ids((5, 6, 8)), Confidences((0.8, 0.4, 0.0)), Parents((0, 65, 66)),
         Anchors((Anchor(0, 0xDEADBEEF), Anchor(255, 1))), 70_000,
     ),
+    "Draft, drawn": m.Draft(
+        7, 4, 99, Ids((5, 600)), Confidences((0.8, 0.4)), Parents((0, 0)),
+        proposals=Proposals((Proposal(0, (600, 5, 70000), (1.0, 0.5, 0.0625)),)),
+    ),
     "Commit": m.Commit(7, 1004, Ids((5, 6, 8)), 2, 9, "stop", m.Timings(30000, 200, 1 << 40), 1),
     "Close": m.Close(MAX_SESSION),
     "Ping": m.Ping(1 << 62),
@@ -52,6 +58,11 @@ fuzzed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 def wire(*fields: object) -> bytes:
     return bytes(msgpack.packb(fields))
+
+
+def drawn(proposals: bytes) -> bytes:
+    """A Draft of nothing with these bytes for proposals."""
+    return wire(4, 1, 0, 0, b"", b"", b"", b"", 0, proposals)
 
 
 names, counts = st.text(max_size=200), ints(1 << 31)
@@ -70,13 +81,21 @@ samplings = st.builds(
     st.floats(0, 1, exclude_min=True), st.floats(0, 1), words, ids, st.booleans(),
 )  # fmt: skip
 limits = st.builds(m.Limits, counts, counts, counts, counts)
-timings = st.builds(m.Timings, micros, micros, micros)
+timings = st.builds(m.Timings, micros, micros, micros, counts)
+several = st.lists(names, max_size=8).map(tuple)
+weights = st.floats(0, 65504, width=16, exclude_min=True)
+supports = st.dictionaries(ints(MAX_ID), weights, min_size=1, max_size=MAX_SUPPORT)
+proposals = st.lists(
+    st.tuples(ints(255), supports).map(lambda p: Proposal(p[0], tuple(p[1]), tuple(p[1].values()))),
+    max_size=3,
+).map(Proposals)
 finishes = st.sampled_from((None, "stop", "length"))
 any_message = st.one_of(
     st.builds(m.Hello, counts, names, st.binary(min_size=32, max_size=32), counts, names),
-    st.builds(m.Welcome, words, names, limits, st.lists(names, max_size=8).map(tuple), ids),
+    st.builds(m.Welcome, words, names, limits, several, ids, several),
     st.builds(m.Open, sessions, ids, ids, samplings, names, st.booleans()),
-    st.builds(m.Draft, sessions, counts, prefixes, ids, chances, parents, anchors, micros),
+    st.builds(m.Draft, sessions, counts, prefixes, ids, chances, parents, anchors, micros,
+              proposals),
     st.builds(m.Commit, sessions, counts, ids, counts, counts, finishes, timings, counts),
     st.builds(m.Error, names, st.text(max_size=1000), st.none() | sessions),
     st.builds(m.Close, sessions), st.builds(m.Ping, micros), st.builds(m.Pong, micros, micros),
@@ -191,6 +210,11 @@ BAD = {
     "too long a name": wire(9, "a" * 201, ""), "too long a text": wire(9, "", "a" * 1001),
     "a session too large": wire(6, MAX_SESSION + 1), "a negative session": wire(6, -1),
     "a position too large": wire(5, 1, (1 << 31) + 1, b""), "no tokens": wire(3, 1, b"", b"", [0]),
+    "a proposal cut off": drawn(bytes((0, 1, 5, 0))), "no weight": drawn(bytes((0, 1, 5, 0, 0))),
+    "a negative weight": drawn(bytes((0, 1, 5, 0, 0xBC))), "no support": drawn(bytes((0, 0))),
+    "an infinite weight": drawn(bytes((0, 1, 5, 0, 0x7C))), "a place alone": drawn(bytes((0,))),
+    "a token twice": drawn(bytes((0, 2, 5, 5, 0, 60, 0, 60))),
+    "too many proposals": drawn(bytes((0, 1, 5, 0, 60)) * 66),
     "a NaN temperature": wire(3, 1, b"", b"", [1, float("nan")]),
     "top_p of 0": wire(3, 1, b"", b"", [1, 1.0, 0, 0.0]), "a finish": wire(5, 1, 1, b"", 0, 0, "?"),
 }  # fmt: skip
@@ -210,10 +234,24 @@ def test_a_payload_over_the_limit_is_too_large_both_ways() -> None:
     assert read(codec.encode(most)) == most
 
 
+def spelled_out(message: m.AnyMessage) -> list[Any]:
+    """All fields of a message, also those that do not travel because they are at the default."""
+    fields = [getattr(message, name) for name in message.__struct_fields__]
+    tag = message.__struct_config__.tag
+    return msgpack.unpackb(msgpack.packb([tag, *fields], strict_types=True, default=codec._plain))
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_fields_of_a_later_release_are_ignored(name: str) -> None:
-    fields = msgpack.unpackb(bytes.fromhex(GOLDEN[name]))
+    fields = spelled_out(EXAMPLES[name])
     assert read(msgpack.packb([*fields, 1, "later", [b"x"], None])) == EXAMPLES[name]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_default_that_is_spelled_out_is_read_and_does_not_travel(name: str) -> None:
+    fields = spelled_out(EXAMPLES[name])
+    assert read(msgpack.packb(fields)) == EXAMPLES[name]
+    assert len(msgpack.unpackb(codec.encode(EXAMPLES[name]))) <= len(fields)
 
 
 def test_a_seed_beyond_64_bits_is_refused_before_it_can_travel() -> None:

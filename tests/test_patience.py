@@ -11,7 +11,8 @@ from test_registry import PEER, greeted
 
 from bus import codec
 from bus.errors import Code, Refused
-from bus.messages import MAX_TOKENS, Commit, Error, Ids, Limits, Open, Ping, Pong, Sampling, Welcome
+from bus.messages import Commit, Error, Limits, Open, Ping, Pong, Sampling, Welcome
+from bus.packed import MAX_TOKENS, Ids
 from drafter_mlx.config import Config, Drafts
 from drafter_mlx.conversation import GREET_EVERY_S, RTTS, Conversation
 from drafter_mlx.daemon import Daemon

@@ -14,6 +14,7 @@ from verifier_cuda.planner import (
     Pace,
     Prospect,
     Selection,
+    best_rows,
     best_width,
     pays_together,
     prospect,
@@ -119,6 +120,23 @@ def test_a_pass_has_the_width_of_most_tokens_a_second(
     selections: list[Selection], costs: dict[int, float], rest_s: float, width: int
 ) -> None:
     assert best_width(selections, Costs(costs), rest_s) == width
+
+
+@pytest.mark.parametrize(
+    ("selections", "costs", "rest_s", "widths"),
+    [
+        ([chances(1, 0.8, 0.5, 0.1)], STEEP, 0.0, [3]),  # as above
+        # 2 / 1.1, then 2.9 / 1.3, 3.7 / 1.6, 4.2 / 2.2, 4.5 / 2.8: the likeliest of both
+        ([chances(1, 0.9, 0.8), chances(1, 0.5, 0.3)], STEEP, 0.0, [3, 1]),
+        ([chances(1, 0.2), chances(1), chances(1, 0.9)], {1: 1.0, 8: 1.0}, 0.0, [2, 1, 2]),
+        ([chances(1, 0.9), chances(1)], {1: 1.0, 2: 2.0, 3: 4.0}, 0.0, [1, 1]),
+        ([chances(1, 0.5, 0.4)], {}, 0.0, [3]),  # nothing was measured
+    ],
+)
+def test_rows_go_to_whoever_has_most_use_for_them(
+    selections: list[Selection], costs: dict[int, float], rest_s: float, widths: list[int]
+) -> None:
+    assert best_rows(selections, Costs(costs), rest_s) == widths
 
 
 # When to wait ------------------------------------------------------------------------

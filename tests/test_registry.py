@@ -8,7 +8,8 @@ from fakes import END, PEER, VOCAB, Verifier, Voice, guess, hello, opening
 from bus import codec
 from bus import messages as m
 from bus.errors import Code, ProtocolError
-from bus.messages import MAX_NODES, Close, Commit, Error, Ids, Open, Ping, Pong
+from bus.messages import Close, Commit, Error, Open, Ping, Pong
+from bus.packed import MAX_NODES, Ids
 from verifier_cuda import registry as registry_module
 from verifier_cuda.registry import MAX_FINISHED, Reply
 
@@ -124,7 +125,8 @@ def test_peers_beyond_the_limit_are_overloaded_and_known_ones_are_not(
 
 def test_every_greeting_is_welcomed_and_takes_no_session_away() -> None:
     verifier = Verifier(boot_id=77)
-    welcome = m.Welcome(77, "target", verifier.limits, ("exact", "greedy"), Ids([END]))
+    names = verifier.settings.strategies
+    welcome = m.Welcome(77, "target", verifier.limits, names, Ids([END]))
     assert verifier.say(hello()) == [welcome]
     verifier.say(opening())
     assert verifier.say(hello()) == [welcome]
@@ -136,8 +138,7 @@ def test_a_repeated_open_says_the_text_again_from_where_the_peer_stands(known: i
     verifier = greeted()
     opened = opening(max_tokens=20)
     verifier.say(opened)
-    for turn in range(6):
-        verifier.step(float(turn))
+    [verifier.step(float(turn)) for turn in range(6)]
     text, _ = verifier.plain(opened)
     said = verifier.session().tree.tokens[3:]
     again = opening(max_tokens=20, committed=text[:known])
@@ -156,11 +157,10 @@ def test_an_open_that_asks_for_another_text_starts_anew_in_the_same_room(other: 
     verifier = greeted(m.Limits(1, 64, 32, 5000))
     verifier.say(opening())
     verifier.step(), verifier.step()
-    position = len(other.prompt) + len(other.committed)
-    assert verifier.say(other) == [Commit(1, position, Ids())]
+    assert verifier.say(other) == [Commit(1, len(other.prompt) + len(other.committed), Ids())]
     session = verifier.session()
     assert session.tree.tokens == [*other.prompt, *other.committed]
-    assert (session.cached, session.slot) == (0, 0)
+    assert session.slot == 0 and session.cached in (2, 3), "what both begin with is still there"
 
 
 @pytest.mark.parametrize("known", range(1, 9))

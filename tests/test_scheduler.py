@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from bus import codec
 from bus.errors import Code
-from bus.messages import Commit, Error, Ids, Limits, Open, Timings
+from bus.messages import Commit, Error, Limits, Open, Timings
+from bus.packed import Ids
 from strategies.acceptance import Rows, TargetView, Verdict
 from strategies.calibration import Calibration
 from verifier_cuda.registry import Reply
@@ -41,28 +42,6 @@ def foresee(verifier: Verifier, count: int, now: float = 0.0, number: int = 1) -
     """Push the next tokens of a session as a right guess."""
     draft = guess(verifier.session(number).tree.tokens, truth(verifier, count, number), (), number)
     assert verifier.say(draft, now) == []
-
-
-def served(verifier: Verifier, passes: int) -> list[list[int]]:
-    """The sessions of each of the next passes, a second apart; a piece of prompt is negative."""
-    parts = []
-    for turn in range(1, passes + 1):
-        work = verifier.scheduler.plan(float(turn))
-        parts.append([entry.session.id * (1 if entry.selection else -1) for entry in work])
-        views = verifier.target.forward([entry.block for entry in work])
-        _, keeps = verifier.scheduler.complete(work, views, 0.0, float(turn))
-        verifier.target.keep(keeps)
-    return parts
-
-
-def test_the_longest_unserved_of_three_prompts_is_read_next() -> None:
-    verifier = serving(*(opening([1] * 9, number) for number in (1, 2, 3)))
-    assert served(verifier, 7) == [[-1], [-2], [-3], [-1], [-2], [-3], [1, 2, 3]]
-
-
-def test_a_long_prompt_is_read_in_pieces_between_the_passes_of_the_others() -> None:
-    verifier = serving(opening([1]), opening([2], 3), opening([1] * 17, 2))
-    assert served(verifier, 9) == [[1, 3], [-2]] * 4 + [[1, 3, 2]]
 
 
 def test_sessions_that_share_a_pass_say_what_each_says_alone() -> None:

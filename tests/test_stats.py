@@ -4,7 +4,8 @@ import pytest
 from fakes import END
 from test_drafter_session import chain, grow, session
 
-from bus.messages import Commit, Ids, Timings
+from bus.messages import Commit, Timings
+from bus.packed import Ids
 
 
 def test_a_story_is_counted_as_it_was_told() -> None:

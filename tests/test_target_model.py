@@ -11,22 +11,18 @@ from transformers import (
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
-    MambaConfig,
     MistralConfig,
     Qwen3Config,
 )
 
-from bench.pair import TARGET
-from bus.errors import BadSetup
 from bus.messages import Sampling
 from bus.vocabulary import Vocabulary
 from strategies.sampling import choose
 from verifier_cuda import attention
-from verifier_cuda import model as target_model
-from verifier_cuda.config import Config
+from verifier_cuda.batch import ancestry
 from verifier_cuda.layout import Layout
 from verifier_cuda.linear import PackedLinear, can_pack, pack
-from verifier_cuda.model import TargetModel, ancestry, load
+from verifier_cuda.model import TargetModel
 from verifier_cuda.scheduler import Block, Keep
 
 GREEDY = Sampling()
@@ -39,12 +35,16 @@ def chain(count: int) -> list[int]:
     return [max(0, row - 1) for row in range(count)]
 
 
-def small(config_type=LlamaConfig, sessions: int = 3, length: int = 256, **extra) -> TargetModel:
+def small(
+    config_type=LlamaConfig, sessions: int = 3, length: int = 256, ragged: bool = False, **extra
+) -> TargetModel:
     """A random model of some architecture, in float32 on the CPU."""
     torch.manual_seed(0)
     network = AutoModelForCausalLM.from_config(
         config_type(**{**SMALL, **extra}), attn_implementation="sdpa"
     ).eval()
+    if ragged:
+        network.set_attn_implementation(attention.NAME)
     return TargetModel(network, Vocabulary(b"", SMALL["vocab_size"]), sessions, length, 16)
 
 
@@ -84,13 +84,19 @@ def path_to(parents: list[int], row: int) -> list[int]:
 
 @torch.inference_mode()
 def plain_logits(model: TargetModel, tokens: list[int]) -> torch.Tensor:
-    return model.network(input_ids=torch.tensor([tokens])).logits[0, -1]
+    own = model.network.config._attn_implementation
+    model.network.set_attn_implementation("sdpa")
+    try:
+        return model.network(input_ids=torch.tensor([tokens])).logits[0, -1]
+    finally:
+        model.network.set_attn_implementation(own)
 
 
+@pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_every_row_of_a_tree_has_the_logits_of_its_own_path(seed):
+def test_every_row_of_a_tree_has_the_logits_of_its_own_path(seed, ragged):
     rng = random.Random(seed)
-    model = small(num_key_value_heads=2)
+    model = small(num_key_value_heads=2, ragged=ragged)
     prompt = [rng.randrange(97) for _ in range(rng.randint(2, 60))]
     prefill(model, 1, prompt[:-1])
     parents = random_tree(rng, rng.randint(1, 16))
@@ -101,10 +107,11 @@ def test_every_row_of_a_tree_has_the_logits_of_its_own_path(seed):
         torch.testing.assert_close(logits[row], plain_logits(model, path), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_cache_after_compaction_is_that_of_the_plain_sequence(seed):
+def test_the_cache_after_compaction_is_that_of_the_plain_sequence(seed, ragged):
     rng = random.Random(seed)
-    model = small(num_key_value_heads=2)
+    model = small(num_key_value_heads=2, ragged=ragged)
     prompt = [rng.randrange(97) for _ in range(20)]
     prefill(model, 0, prompt[:-1])
     parents = random_tree(rng, 12)
@@ -132,8 +139,9 @@ def test_a_prompt_read_in_chunks_is_read_as_at_once():
         torch.testing.assert_close(layer.keys[0, :, :89], layer.keys[1, :, :89], atol=1e-5, rtol=0)
 
 
-def test_sessions_in_one_pass_say_what_each_says_alone():
-    model = small(num_key_value_heads=2)
+@pytest.mark.parametrize("ragged", [True, False])
+def test_sessions_in_one_pass_say_what_each_says_alone(ragged):
+    model = small(num_key_value_heads=2, ragged=ragged)
     rng = random.Random(5)
     blocks = []
     for slot, length in enumerate((3, 50, 200)):
@@ -145,8 +153,19 @@ def test_sessions_in_one_pass_say_what_each_says_alone():
     together = model.logits([blocks[2], blocks[0], blocks[1]])
     for number, block in enumerate((blocks[2], blocks[0], blocks[1])):
         alone = model.logits([block])[0]
-        count = len(block.tokens)
-        torch.testing.assert_close(together[number, :count], alone[:count], atol=1e-4, rtol=0)
+        torch.testing.assert_close(together[number], alone, atol=1e-4, rtol=0)
+
+
+def test_prompts_are_read_beside_rows_that_decode():
+    model = small(num_key_value_heads=2, ragged=True)
+    prompt, other = list(range(1, 30)), list(range(40, 70))
+    prefill(model, 0, prompt[:-1])
+    block = rows(0, 28, [prompt[-1], 7], [0, 0])
+    together = model.logits([read(1, other[:-1]), block, read(2, other[:5])])
+    assert [len(each) for each in together] == [0, 2, 0]
+    torch.testing.assert_close(together[1][0], plain_logits(model, prompt), atol=1e-4, rtol=0)
+    after = model.logits([rows(1, 29, other[-1:], [0])])[0]
+    torch.testing.assert_close(after[0], plain_logits(model, other), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +178,9 @@ def test_sessions_in_one_pass_say_what_each_says_alone():
         (MistralConfig, {"sliding_window": None, "num_key_value_heads": 2}),
     ],
 )
-def test_many_architectures_say_what_the_target_alone_says(config_type, extra):
-    model = small(config_type, **extra)
+@pytest.mark.parametrize("ragged", [True, False])
+def test_many_architectures_say_what_the_target_alone_says(config_type, extra, ragged):
+    model = small(config_type, ragged=ragged, **extra)
     sampling = Sampling(temperature=0.8, top_p=0.95, seed=3)
     prompt = list(range(5, 25))
     prefill(model, 0, prompt[:-1])
@@ -209,6 +229,7 @@ def test_packed_linears_and_own_attention_say_what_transformers_says(config_type
         pack(model.network)
         assert any(isinstance(part, PackedLinear) for part in model.network.modules())
     model.network.set_attn_implementation(attention.NAME)
+    model = TargetModel(model.network, model.vocabulary, 3, 256, 16)
     prompt = [rng.randrange(97) for _ in range(195)]
     prefill(model, 1, prompt[:-1])
     parents = random_tree(rng, 16)
@@ -242,59 +263,3 @@ def test_ancestry_of_a_tree():
         [True, True, True, False],
         [True, False, False, True],
     ]
-
-
-@pytest.mark.parametrize(
-    ("config_type", "extra", "named"),
-    [
-        (MistralConfig, {"sliding_window": 16}, "sliding_attention over 16 tokens"),
-        (Qwen3Config, {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8,
-                       "use_sliding_window": True}, "sliding_attention"),
-        (MambaConfig, {"state_size": 4}, "linear_attention"),
-    ],
-)  # fmt: skip
-def test_targets_that_cannot_be_rolled_back_are_refused_with_the_layers_named(
-    config_type, extra, named
-):
-    torch.manual_seed(0)
-    network = AutoModelForCausalLM.from_config(config_type(**{**SMALL, **extra})).eval()
-    with pytest.raises(BadSetup, match=named):
-        TargetModel(network, Vocabulary(b"", 97), 1, 256, 16)
-
-
-def test_a_wrong_model_path_is_one_line_that_says_what_to_give():
-    with pytest.raises(
-        BadSetup, match=r"cannot load the target '/nowhere/model'.*hub id"
-    ) as caught:
-        load(Config("/nowhere/model"))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_length_over_the_models_own_is_refused():
-    with pytest.raises(
-        BadSetup, match="--max-model-len 4096 is over the model's own limit of 2048"
-    ):
-        load(Config(str(TARGET), max_model_len=4096))
-
-
-def test_a_length_that_no_message_can_carry_is_refused(monkeypatch):
-    monkeypatch.setattr(target_model, "MAX_TOKENS", 100)
-    with pytest.raises(BadSetup, match="--max-model-len 101 is over the 100 ids"):
-        load(Config(str(TARGET), max_model_len=101))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_all_dtypes_decode(dtype):
-    model = load(Config(str(TARGET), device="cpu", dtype=dtype, max_sessions=1, max_model_len=128))
-    view = model.forward([rows(0, 0, [1, 2, 3], chain(3))])[0]
-    assert all(0 <= view.choice(row) < model.vocabulary.size for row in range(3))
-
-
-@needs_cuda
-def test_cuda_says_what_the_cpu_says_in_float32():
-    block = rows(0, 0, list(range(1, 30)), chain(29))
-    cpu, cuda = (
-        load(Config(str(TARGET), device=device, dtype="float32", max_sessions=1)).logits([block])
-        for device in ("cpu", "cuda")
-    )
-    torch.testing.assert_close(cpu[0, :29], cuda[0, :29].cpu(), atol=1e-2, rtol=0)

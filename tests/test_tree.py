@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from bus.messages import MAX_NODES, Anchor, Anchors, Confidences, Draft, Ids, Parents
+from bus.messages import Draft
+from bus.packed import MAX_NODES, Anchor, Anchors, Confidences, Ids, Parents
 from strategies.tree import MAX_DEPTH, DraftTree, Insertion, Node
 
 Prefix = tuple[int, ...]

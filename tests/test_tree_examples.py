@@ -3,7 +3,8 @@
 import pytest
 from test_tree import PROMPT, Guess, Prefix, digest_of, nodes_of, prefix_of
 
-from bus.messages import MAX_NODES, Confidences, Draft, Ids
+from bus.messages import Draft
+from bus.packed import MAX_NODES, Confidences, Ids
 from strategies.tree import MAX_DEPTH, DraftTree, Insertion
 
 

@@ -120,8 +120,8 @@ def _assemble(config: Config, socket: VerifierSocket) -> "Daemon":
                     round(config.lease_s * 1000))  # fmt: skip
     settings = Settings(config.model[-200:], secrets.randbits(64), model.vocabulary.digest,
                         model.vocabulary.size, model.stop_ids, limits,
-                        tuple(strategies.names("acceptance")))  # fmt: skip
-    registry = Registry(settings, lambda name: strategies.load("acceptance", name)())
+                        tuple(strategies.names("acceptance")), _lossy())  # fmt: skip
+    registry = Registry(settings, strategies.make_acceptance)
     holds = is_bitwise(model)
     if config.bitwise and not holds:
         structlog.get_logger().warning(
@@ -133,9 +133,21 @@ def _assemble(config: Config, socket: VerifierSocket) -> "Daemon":
         max_sessions=config.max_sessions, max_model_len=model.max_model_len,
         cache_mib=round(model.cache.bytes / 2**20, 1), bitwise=holds,
     )  # fmt: skip
-    scheduler = Scheduler(registry, config.max_width, costs=pass_costs(model))
+    scheduler = Scheduler(registry, config.max_width, costs=pass_costs(model),
+                          ragged=model.ragged)  # fmt: skip
     log = PassLog(config.pass_log, scheduler.costs) if config.pass_log else None
     return Daemon(socket, registry, scheduler, model, log)
+
+
+def _lossy() -> tuple[str, ...]:
+    """The acceptance strategies that may change the text."""
+    found = []
+    for name in strategies.names("acceptance"):
+        try:
+            found += [name] if strategies.make_acceptance(name).lossy else []
+        except Exception as error:  # foreign code: whoever asks for it is told
+            structlog.get_logger().warning("a strategy fails", name=name, error=repr(error))
+    return tuple(found)
 
 
 def _log_to_stderr(level: str) -> None:

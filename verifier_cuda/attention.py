@@ -2,20 +2,31 @@
 
 For the few rows of a pass it is as fast as PyTorch's fused kernel, it does not
 copy the keys of grouped heads, and, with the places that `layout` gives, a row's
-result does not depend on the rows beside it.
+result does not depend on the rows beside it. It goes session by session, so a pass
+needs no padding.
 """
 
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from verifier_cuda.cache import SlotCache
 
 NAME = "draftbus"
 _UNKNOWN = ("softcap", "s_aux", "sliding_window")
 
 
+def connect(network: torch.nn.Module, cache: SlotCache) -> None:
+    """Let every attention layer of `network` find the pass that `cache` holds."""
+    for module in network.modules():
+        if hasattr(module, "layer_idx"):
+            module.slot_cache = cache  # type: ignore[assignment]
+
+
 def attend(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -24,23 +35,42 @@ def attend(
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """`query` `[b, heads, rows, dim]`, `key` and `value` `[b, kv heads, places, dim]`.
+    """`query` `[1, heads, rows, dim]`, `key` and `value` `[slots, kv heads, places, dim]`.
 
-    `attention_mask` is added to the scores, `[b, 1, rows, places]`. Returns
-    `[b, rows, heads, dim]`. NotImplementedError for what plain attention has not.
+    Who sees what is said by the cache that the module is connected to; the mask is not
+    read. Returns `[1, rows, heads, dim]`. NotImplementedError for what plain attention
+    has not.
     """
-    del module, dropout
+    del attention_mask, dropout
     if unknown := [name for name in _UNKNOWN if options.get(name) is not None]:
         raise NotImplementedError(f"attention with {', '.join(unknown)}")
-    batch, heads, rows, dim = query.shape
-    groups = key.shape[1]
-    scale = dim**-0.5 if scaling is None else scaling
-    asked = (query.float() * scale).reshape(batch, groups, -1, dim)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    result = torch.zeros_like(query)
+    for part, mask in module.slot_cache.parts:
+        rows = slice(part.first, part.first + part.count)
+        held = slice(part.slot, part.slot + 1)
+        result[:, :, rows] = of_one(
+            query[:, :, rows], key[held, :, : part.length], value[held, :, : part.length],
+            mask, scale,
+        )  # fmt: skip
+    return result.transpose(1, 2), None
+
+
+def of_one(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """One session: `query` `[1, heads, rows, dim]`, the rest `[1, kv heads, places, dim]`.
+
+    `mask` `[rows, places]` is added to the scores; it may have more rows than `query`.
+    """
+    _, heads, count, dim = query.shape
+    rows, groups = len(mask), key.shape[1]
+    asked = pad(query.float() * scale, (0, 0, 0, rows - count)).reshape(1, groups, -1, dim)
     scores = torch.matmul(asked, key.float().transpose(-1, -2))
-    scores = scores.view(batch, groups, heads // groups, rows, -1) + attention_mask.unsqueeze(2)
-    weights = torch.softmax(scores, -1).view(batch, groups, heads // groups * rows, -1)
-    summed = torch.matmul(weights, value.float()).view(batch, heads, rows, dim)
-    return summed.transpose(1, 2).to(query.dtype), None
+    scores = scores.view(1, groups, heads // groups, rows, -1) + mask
+    weights = torch.softmax(scores, -1).view(1, groups, heads // groups * rows, -1)
+    summed = torch.matmul(weights, value.float()).view(1, heads, rows, dim)
+    return summed[:, :, :count].to(query.dtype)
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attend)

@@ -5,24 +5,26 @@ pass names, and hand attention the whole slot up to a common length. What a row
 may see is the mask's business, so accepted rows need only be moved into place.
 """
 
-from dataclasses import dataclass
-
+import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from verifier_cuda.batch import Batch, Part
 
-@dataclass
-class Places:
-    """Where the rows of the running pass are written. One object for all layers."""
+LEAST_ROWS = 4
+"""Rows of a session's mask: attention over fewer may be rounded differently."""
 
-    numbers: list[int]
-    """The slot of each session in the pass."""
-    slots: torch.Tensor
-    """The same on the device, `[sessions]`."""
-    index: torch.Tensor
-    """`[sessions, width]`, the place of each row in its slot."""
-    length: int
-    """Places of a slot that attention looks at."""
+
+def _added(visible: np.ndarray, rows: int, length: int) -> torch.Tensor:
+    """What is added to scores: 0 where a row sees, else next to nothing; `[rows, length]`.
+
+    Rows that are not there see the first place.
+    """
+    count, known = visible.shape
+    mask = torch.full((max(rows, count), length), torch.finfo(torch.bfloat16).min)
+    mask[:count, :known].masked_fill_(torch.from_numpy(visible), 0.0)
+    mask[count:, 0] = 0.0
+    return mask
 
 
 class SlotLayer(CacheLayerMixin):
@@ -46,16 +48,19 @@ class SlotLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        to = self._owner.pass_places
-        self.keys[to.slots[:, None], :, to.index] = key_states.transpose(1, 2)
-        self.values[to.slots[:, None], :, to.index] = value_states.transpose(1, 2)
+        owner = self._owner
+        self.keys[owner.row_slots, :, owner.row_places] = key_states.transpose(1, 2)
+        self.values[owner.row_slots, :, owner.row_places] = value_states.transpose(1, 2)
         return self._read(self.keys), self._read(self.values)
 
     def _read(self, state: torch.Tensor) -> torch.Tensor:
-        to = self._owner.pass_places
-        if len(to.numbers) == 1:  # a view, not a copy
-            return state.narrow(0, to.numbers[0], 1)[:, :, : to.length]
-        return state[to.slots, :, : to.length]
+        """What attention gets: the whole storage if ragged, else the slots of the pass."""
+        owner = self._owner
+        if owner.ragged:
+            return state
+        if len(owner.parts) == 1:  # a view, not a copy
+            return state.narrow(0, owner.parts[0][0].slot, 1)[:, :, : owner.length]
+        return state[owner.row_slots[:, 0], :, : owner.length]
 
     def move(self, slot: int, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy the entries at `source` to `target`."""
@@ -64,7 +69,7 @@ class SlotLayer(CacheLayerMixin):
         self.values[slot, :, target] = self.values[slot, :, source]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._owner.pass_places.length, 0
+        return self._owner.length, 0
 
     def get_seq_length(self) -> int:
         return 0  # positions and mask are always given
@@ -76,18 +81,36 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """All layers of the cache."""
 
-    def __init__(self, layers: int, slots: int, places: int) -> None:
+    def __init__(self, layers: int, slots: int, places: int, ragged: bool = False) -> None:
+        """`ragged`: attention reads the slots itself, by `parts`."""
         self.slots = slots
         self.places = places
-        self.pass_places = Places([0], torch.zeros(1, dtype=torch.long), torch.zeros(1, 1), 1)
+        self.ragged = ragged
+        self.length = 1
+        """Places of a slot that attention looks at, the longest session's."""
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
+
+    def begin(self, batch: Batch, device: torch.device, dtype: torch.dtype) -> None:
+        """A pass over `batch` follows."""
+        self.row_slots = torch.from_numpy(batch.slots).to(device)
+        self.row_places = torch.from_numpy(batch.places).to(device)
+        self.length = max(part.length for part in batch.parts)
+        if self.ragged:
+            # A mask of four dimensions is handed on as it is; this one is not read.
+            self.mask = torch.zeros(1, 1, 1, 1, dtype=dtype)
+            masks = [_added(part.visible, LEAST_ROWS, part.length) for part in batch.parts]
+        else:
+            lines = [_added(part.visible, batch.ids.shape[1], self.length) for part in batch.parts]
+            self.mask = torch.stack(lines).unsqueeze(1).to(device, dtype)
+            masks = lines
+        self.parts: list[tuple[Part, torch.Tensor]] = list(zip(batch.parts, masks, strict=True))
 
     def keep(self, slot: int, start: int, places: tuple[int, ...]) -> None:
         """Move the entries at `places` to `start` and up, where the text has them."""
         moved = [(place, start + i) for i, place in enumerate(places) if place != start + i]
         if not moved:
             return  # a chain lies in place already
-        device = self.pass_places.slots.device
+        device = self.row_slots.device
         source, target = torch.tensor(moved, device=device).unbind(1)
         for layer in self.layers:
             assert isinstance(layer, SlotLayer)

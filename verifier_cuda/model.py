@@ -1,7 +1,6 @@
 """The target: any `AutoModelForCausalLM`, run on trees of rows with fixed cache slots."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,29 +8,19 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bus.errors import BadSetup
-from bus.messages import MAX_TOKENS
+from bus.packed import MAX_TOKENS
 from bus.vocabulary import Vocabulary
 from verifier_cuda import attention, sampling
-from verifier_cuda.cache import Places, SlotCache, SlotLayer
+from verifier_cuda.batch import Batch, ancestry, padded, ragged
+from verifier_cuda.cache import SlotCache, SlotLayer
 from verifier_cuda.config import Config
 from verifier_cuda.layout import BLOCK
 from verifier_cuda.linear import can_pack, pack
-from verifier_cuda.scheduler import PREFILL_CHUNK, Block, Keep, chain
+from verifier_cuda.scheduler import PREFILL_CHUNK, Block, Keep
+from verifier_cuda.view import View
 
-LENGTH_STEP = BLOCK
-"""Attention looks at a multiple of this many places, so that few shapes occur."""
 MIN_WIDTH = 4
 """Rows of the smallest pass: fewer save no time, and one alone is rounded differently."""
-
-
-@dataclass(frozen=True)
-class View:
-    """What the target said about the rows of one block."""
-
-    choices: Sequence[int]
-
-    def choice(self, row: int) -> int:
-        return self.choices[row]
 
 
 class TargetModel:
@@ -55,7 +44,11 @@ class TargetModel:
         self._scratch = places - 1
         self.max_width = width
         self._bitwise = bitwise
-        self.cache = SlotCache(text_config.num_hidden_layers, sessions, places)
+        self.ragged = text_config._attn_implementation == attention.NAME
+        """Whether a pass has no row too many, so that sessions of any width share one well."""
+        self.cache = SlotCache(text_config.num_hidden_layers, sessions, places, self.ragged)
+        if self.ragged:
+            attention.connect(network, self.cache)
         self._check_layers()
 
     @property
@@ -77,55 +70,64 @@ class TargetModel:
         """Run one pass over all blocks; what the target says about the rows of each."""
         logits = self.logits(blocks)
         chosen: list[torch.Tensor] = []
-        for number, block in enumerate(blocks):
+        positions: list[list[int]] = []
+        for rows, block in zip(logits, blocks, strict=True):
             if block.sampling is not None:
-                rows = logits[number, : len(block.tokens)]
-                after = block.start + ancestry(block.parents).sum(1)
-                chosen.append(sampling.choose(rows, block.sampling, after.tolist()))
+                positions.append((block.start + ancestry(block.parents).sum(1)).tolist())
+                chosen.append(sampling.choose(rows, block.sampling, positions[-1]))
+            else:
+                positions.append([])
         if not chosen and self.device.type == "cuda":
             torch.cuda.synchronize()  # so that the time of a prompt is not charged to a later pass
         flat = iter(torch.cat(chosen).tolist() if chosen else [])  # the pass's one host sync
         return [
-            View([next(flat) for _ in block.tokens] if block.sampling is not None else [])
-            for block in blocks
+            View([next(flat) for _ in after], rows, block.sampling, after)
+            for rows, block, after in zip(logits, blocks, positions, strict=True)
         ]
 
     @torch.inference_mode()
-    def logits(self, blocks: Sequence[Block]) -> torch.Tensor:
-        """Logits of one pass, `[blocks, width, vocab]`; rows beyond a block's own mean nothing.
+    def logits(self, blocks: Sequence[Block]) -> list[torch.Tensor]:
+        """Logits of one pass, `[rows, vocab]` for each block; none for pieces of a prompt.
 
         Each row sees the cached prefix and its ancestors. Keys and values are
-        written to `block.places`. When no block wants logits, only those of the
-        last row are computed.
+        written to `block.places`.
         """
-        width = self._bucket(max(len(block.tokens) for block in blocks))
-        reach = max(max(block.places) + 1 for block in blocks)
-        length = min(_up_to(reach, LENGTH_STEP), self._scratch + 1)
-        shape = (len(blocks), width)
-        ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        index = np.full(shape, self._scratch, np.int64)
-        visible = np.zeros((*shape, length), bool)
-        visible[:, :, 0] = True  # a padding row has to see something
-        for number, block in enumerate(blocks):
-            count, tree = len(block.tokens), ancestry(block.parents)
-            ids[number, :count] = block.tokens
-            positions[number, :count] = block.start + tree.sum(1) - 1
-            index[number, :count] = block.places
-            visible[number, :count, : block.start] = True
-            visible[number, :count, block.places] = tree.T  # rows come last in this view
-        numbers = [block.slot for block in blocks]
-        slots = torch.tensor(numbers, device=self.device)
-        self.cache.pass_places = Places(numbers, slots, self._to_device(index), length)
-        wanted = any(block.sampling for block in blocks)
+        if self.ragged:
+            batch = ragged(blocks, MIN_WIDTH, self._scratch)
+        else:
+            width = self._bucket(max(len(block.tokens) for block in blocks))
+            batch = padded(blocks, width, self._scratch)
+        self.cache.begin(batch, self.device, self.network.dtype)
+        wanted = self._wanted(blocks, batch)
         logits: torch.Tensor = self.network(
-            input_ids=self._to_device(ids),
-            position_ids=self._to_device(positions),
-            attention_mask=self._mask(visible),
+            input_ids=self._to_device(batch.ids),
+            position_ids=self._to_device(batch.positions),
+            attention_mask=self.cache.mask,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=0 if wanted else 1,
-        ).logits
-        return logits[..., : self.vocabulary.size]
+            logits_to_keep=wanted,
+        ).logits[..., : self.vocabulary.size]
+        found, done = [], 0
+        for (line, _), block in zip(batch.first, blocks, strict=True):
+            count = len(block.tokens) if block.sampling else 0
+            start = done if self.ragged else 0
+            found.append(logits[line, start : start + count])
+            done += count
+        return found
+
+    def _wanted(self, blocks: Sequence[Block], batch: Batch) -> int | torch.Tensor:
+        """The rows that get logits: all of a padded pass or none, in a ragged one as asked."""
+        asked = [block.sampling is not None for block in blocks]
+        if not self.ragged or all(asked) or not any(asked):
+            return 0 if any(asked) else 1
+        rows = [
+            part.first + row
+            for want, part in zip(asked, batch.parts, strict=True)
+            for row in range(part.count)
+            if want
+        ]
+        rows += [0] * (MIN_WIDTH - len(rows))  # fewer are rounded differently
+        return self._to_device(np.array(rows))
 
     @torch.inference_mode()
     def keep(self, keeps: Sequence[Keep]) -> None:
@@ -147,13 +149,6 @@ class TargetModel:
         while size < rows:
             size *= 2
         return size
-
-    def _mask(self, visible: np.ndarray) -> torch.Tensor:
-        """Additive mask `[sessions, 1, width, length]`."""
-        dtype = self.network.dtype
-        mask = torch.zeros(visible.shape, dtype=dtype, device=self.device)
-        mask.masked_fill_(self._to_device(~visible), torch.finfo(dtype).min)
-        return mask.unsqueeze(1)
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -180,16 +175,6 @@ class TargetModel:
                 f"this target has layers of kind {', '.join(sorted(kinds))}, which cannot be "
                 "rolled back: use a model with full attention in every layer"
             )
-
-
-def ancestry(parents: Sequence[int]) -> np.ndarray:
-    """Which rows each row sees among its own block, `[rows, rows]`: itself and its ancestors."""
-    seen = np.eye(len(parents), dtype=bool)
-    if list(parents) == chain(len(parents)):
-        return np.tril(np.ones_like(seen))
-    for row in range(1, len(parents)):
-        seen[row] |= seen[parents[row]]
-    return seen
 
 
 def load(config: Config) -> TargetModel:

@@ -42,14 +42,16 @@ class PassLog:
     def put(
         self, began: float, work: Sequence[Entry], replies: Sequence[Reply], watch: Watch
     ) -> None:
-        """One pass over `work`, answered by `replies`; pieces of prompts are left out."""
-        if any(entry.selection is None for entry in work):
+        """One pass over `work`, answered by `replies`; one that only reads prompts is left out."""
+        widths = [len(entry.block.tokens) for entry in work if entry.selection is not None]
+        if not widths:
             return
-        widths = [len(entry.block.tokens) for entry in work]
+        read = sum(len(entry.block.tokens) for entry in work) - sum(widths)
         tokens = sum(len(r.message.tokens) for r in replies if isinstance(r.message, Commit))
         parts = {f"{name}_s": round(seconds, 7) for name, seconds in watch.parts.items()}
-        self._write({"at": round(began, 6), "sessions": len(work), "rows": sum(widths),
-                     "width": max(widths), "tokens": tokens, **parts})  # fmt: skip
+        counts = {"sessions": len(widths), "rows": sum(widths), "width": max(widths)}
+        more = {"prompt_rows": read, "tokens": tokens}
+        self._write({"at": round(began, 6), **counts, **more, **parts})
 
     def _write(self, line: dict[str, object]) -> None:
         self._file.write(json.dumps(line) + "\n")

@@ -157,7 +157,8 @@ class Selection:
         """The first `width` rows."""
         if width >= len(self.places):
             return self
-        rows = Rows(self.rows.tokens[:width], self.rows.parents[:width])
+        rows = self.rows
+        rows = Rows(rows.tokens[:width], rows.parents[:width], rows.ranks[:width], rows.proposals)
         return Selection(self.nodes[: width - 1], rows, self.places[:width], self.chances[:width])
 
 
@@ -185,8 +186,30 @@ def select(tree: DraftTree, width: int, room: int, pace: Pace) -> Selection:
             column.append(value)  # type: ignore[arg-type]
         if len(places) >= width:
             break
-    return Selection(tuple(nodes), Rows(tuple(tokens), tuple(parents)), tuple(places),
-                     tuple(chances))  # fmt: skip
+    every = [tree.root, *nodes]
+    ranks = tuple(node.rank for node in every)
+    drawn = {row: node.proposal for row, node in enumerate(every) if node.proposal is not None}
+    rows = Rows(tuple(tokens), tuple(parents), ranks, drawn)
+    return Selection(tuple(nodes), rows, tuple(places), tuple(chances))
+
+
+def best_rows(selections: Sequence[Selection], costs: Costs, rest_s: float) -> list[int]:
+    """Rows for each of `selections`: the likeliest of all, as many as pay in tokens a second.
+
+    For passes that cost by the sum of their rows.
+    """
+    drafted = [(-chance, number) for number, chosen in enumerate(selections)
+               for chance in chosen.chances[1:]]  # fmt: skip
+    widths = [1] * len(selections)
+    best, found, expected = 0.0, list(widths), float(len(selections))
+    for rows, (negative, number) in enumerate([(0.0, -1), *sorted(drafted)], len(selections)):
+        if number >= 0:
+            widths[number] += 1
+            expected -= negative
+        rate = expected / (costs.at(rows) + rest_s) if costs else rows
+        if rate >= best:
+            best, found = rate, list(widths)
+    return found
 
 
 def best_width(selections: Sequence[Selection], costs: Costs, rest_s: float) -> int:

@@ -13,6 +13,7 @@ from verifier_cuda.scheduler import Block, Keep, chain
 
 WIDTHS = (4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
 _REPEATS = 5
+_FEW_REPEATS = 2
 _STEPS = 8
 
 
@@ -20,15 +21,25 @@ def pass_costs(model: TargetModel) -> Costs:
     """Seconds of a pass by its rows, on a text of middling length."""
     costs = Costs()
     start = min(BLOCK, model.max_model_len - model.max_width - 1)
-    for width in [w for w in WIDTHS if w <= model.max_width and start >= 0]:
-        block = Block(0, start, [0] * width, chain(width), in_line(start, width), Sampling())
+    most = model.max_width * (model.cache.slots if model.ragged else 1)
+    for width in [w for w in WIDTHS if w <= most and start >= 0]:
+        blocks = _in_slots(width, model.max_width, start)
         seconds = []
-        for _ in range(_REPEATS):
+        for _ in range(_REPEATS if len(blocks) == 1 else _FEW_REPEATS):
             began = time.perf_counter()
-            model.forward([block])
+            model.forward(blocks)
             seconds.append(time.perf_counter() - began)
         costs.saw(width, min(seconds))  # what else the machine does only adds
     return costs
+
+
+def _in_slots(rows: int, most: int, start: int) -> list[Block]:
+    """So many rows, at most `most` in each slot."""
+    counts = [min(most, rows - done) for done in range(0, rows, most)]
+    return [
+        Block(slot, start, [0] * count, chain(count), in_line(start, count), Sampling())
+        for slot, count in enumerate(counts)
+    ]
 
 
 def is_bitwise(model: TargetModel) -> bool:
@@ -44,7 +55,7 @@ def is_bitwise(model: TargetModel) -> bool:
         return True
     model.forward([Block(0, 0, text[:start], chain(start), in_line(0, start), None)])
     plain = [
-        model.logits([Block(0, start + i, [text[start + i]], [0], [start + i], Sampling())])[0, 0]
+        model.logits([Block(0, start + i, [text[start + i]], [0], [start + i], Sampling())])[0][0]
         for i in range(_STEPS)
     ]
     for width in sorted({2 * _STEPS, max(2 * _STEPS, model.max_width)}):
@@ -56,7 +67,7 @@ def is_bitwise(model: TargetModel) -> bool:
     places = tuple(branch.places[row] for row in rows)
     model.keep([Keep(0, start, places)])
     after = Block(0, start + _STEPS - 1, text[-1:], [0], [start + _STEPS - 1], Sampling())
-    return torch.equal(model.logits([after])[0, 0], plain[-1])
+    return torch.equal(model.logits([after])[0][0], plain[-1])
 
 
 def _branch(

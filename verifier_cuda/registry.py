@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from bus.errors import BadSetup, Code, ProtocolError
 from bus.messages import (
-    MAX_NODES,
     PROTOCOL,
     AnyMessage,
     Close,
@@ -17,7 +16,6 @@ from bus.messages import (
     Draft,
     Error,
     Hello,
-    Ids,
     Limits,
     Message,
     Open,
@@ -25,9 +23,11 @@ from bus.messages import (
     Pong,
     Welcome,
 )
+from bus.packed import MAX_NODES, Ids
 from strategies.acceptance import Acceptance
 from verifier_cuda.planner import Pace
 from verifier_cuda.session import Session
+from verifier_cuda.slots import Slots
 
 MAX_PEERS = 1024
 MAX_FINISHED = 64
@@ -45,6 +45,8 @@ class Settings:
     stop_ids: frozenset[int]
     limits: Limits
     strategies: tuple[str, ...]
+    lossy: tuple[str, ...] = ()
+    """Those of `strategies` that may change the text."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Registry:
         self.dropped_drafts = 0
         self._acceptance = acceptance
         self._peers: dict[bytes, _Peer] = {}
-        self._free = list(range(settings.limits.max_sessions))[::-1]
+        self.slots = Slots(settings.limits.max_sessions)
         self._unsent: dict[tuple[bytes, int], int] = {}
         self._full_since: dict[bytes, float] = {}
         self._drained_at = 0.0
@@ -142,9 +144,8 @@ class Registry:
         if peer not in self._peers and len(self._peers) >= MAX_PEERS:
             raise ProtocolError(Code.OVERLOADED, f"{MAX_PEERS} drafters are connected already")
         self._peers.setdefault(peer, _Peer(now))
-        return Welcome(
-            ours.boot_id, ours.model, ours.limits, ours.strategies, Ids(sorted(ours.stop_ids))
-        )
+        return Welcome(ours.boot_id, ours.model, ours.limits, ours.strategies,
+                       Ids(sorted(ours.stop_ids)), ours.lossy)  # fmt: skip
 
     def _open(self, peer: bytes, opened: Open, now: float) -> Message:
         sessions = self._peers[peer].sessions
@@ -171,11 +172,13 @@ class Registry:
                           limits.max_tree_nodes, self._peers[peer].pace)  # fmt: skip
         session.committed_at = session.served_at = now
         if session.finish is None:
-            if self.draining or not self._free:
+            taken = None if self.draining else self.slots.take(peer, session.tree.tokens)
+            if taken is None:
                 code = Code.SHUTTING_DOWN if self.draining else Code.OVERLOADED
                 reason = "is shutting down" if self.draining else "has no free session"
                 raise ProtocolError(code, f"the verifier {reason}: try again", opened.session)
-            session.slot = self._free.pop()
+            session.slot, shared = taken
+            session.reuse(shared)
         self._remember(peer, session)
         return session
 
@@ -229,20 +232,35 @@ class Registry:
                 Code.TOKEN_OUT_OF_RANGE,
                 f"drafted id {max(draft.tokens)} is outside the vocabulary", draft.session,
             )  # fmt: skip
+        self._check_proposals(draft)
         if session.finish is None:
             session.add_draft(draft, now, self._drained_at)
+
+    def _check_proposals(self, draft: Draft) -> None:
+        anchors = range(MAX_NODES + 1, MAX_NODES + 1 + len(draft.more))
+        for place, tokens, _ in draft.proposals:
+            if place > len(draft.tokens) and place not in anchors:
+                raise ProtocolError(
+                    Code.BAD_MESSAGE, "a proposal stands at a place that is not there",
+                    draft.session,
+                )  # fmt: skip
+            if max(tokens) >= self.settings.vocab_size:
+                raise ProtocolError(
+                    Code.TOKEN_OUT_OF_RANGE,
+                    f"proposed id {max(tokens)} is outside the vocabulary", draft.session,
+                )  # fmt: skip
 
     def close(self, peer: bytes, session_id: int) -> None:
         session = self._peers[peer].sessions.pop(session_id, None)
         self._unsent.pop((peer, session_id), None)
         if session is not None:
-            self.release(session)
+            self.release(peer, session)
 
-    def release(self, session: Session) -> None:
+    def release(self, peer: bytes, session: Session) -> None:
         self.dropped_drafts += session.dropped_drafts
         session.dropped_drafts = 0
         if session.slot is not None:
-            self._free.append(session.slot)
+            self.slots.give(session.slot, peer, session.tree.tokens[: session.cached])
             session.slot = None
 
     def forget(self, peer: bytes) -> None:
@@ -250,6 +268,7 @@ class Registry:
         for session_id in list(self._peers[peer].sessions) if peer in self._peers else ():
             self.close(peer, session_id)
         self._peers.pop(peer, None)
+        self.slots.forget(peer)
 
     def expire(self, now: float) -> None:
         """All messages are drained: forget who said nothing, or read nothing, for a lease."""

@@ -12,7 +12,7 @@ from bus.messages import Error, Sampling, Timings
 from strategies.acceptance import TargetView
 from strategies.costs import Costs
 from verifier_cuda.layout import in_line
-from verifier_cuda.planner import Selection, best_width, pays_together
+from verifier_cuda.planner import Selection, best_rows, best_width, pays_together
 from verifier_cuda.registry import Registry, Reply
 from verifier_cuda.session import Session
 
@@ -22,6 +22,10 @@ PREFILL_CHUNK = 512
 """Prompt tokens read in one pass, so that a long prompt does not stall the others."""
 
 
+STRETCH = 2.0
+"""A pass may take so many times as long when prompts are read beside it."""
+MIN_PIECE = 16
+"""Prompt tokens that a pass reads at least, however long it takes."""
 _REST_S = 5e-4
 """What a pass costs beside the model."""
 
@@ -87,13 +91,19 @@ class Scheduler:
         max_width: int = MAX_WIDTH,
         prefill_chunk: int = PREFILL_CHUNK,
         costs: Costs | None = None,
+        ragged: bool = True,
     ) -> None:
-        """`costs` are seconds of a pass by its rows, as measured at start-up."""
+        """`costs` are seconds of a pass by its rows, as measured at start-up.
+
+        `ragged` says that a pass costs by the sum of its rows; else all its sessions are
+        padded to the widest.
+        """
         self.counters = Counters()
         self.costs = costs or Costs()
         self._registry = registry
         self._max_width = max_width
         self._prefill_chunk = prefill_chunk
+        self._ragged = ragged
 
     def _wait_until(self, sessions: Sequence[Session], now: float) -> float:
         """Until when waiting for drafts pays; in the past when it does not."""
@@ -116,21 +126,42 @@ class Scheduler:
         return max(0.0, min(now + idle_s, until) - now)
 
     def plan(self, now: float) -> list[Entry]:
-        """The next pass: a piece of one prompt, or the rows of every session that decodes."""
+        """The next pass: pieces of prompts, or the rows of every session that decodes, or both."""
         waiting = self._registry.waiting()
         reading = [pair for pair in waiting if pair[1].unread]
         decoding = [pair for pair in waiting if not pair[1].unread and pair[1].rests_until() <= now]
         held = bool(decoding) and self._wait_until([s for _, s in decoding], now) > now
-        if reading and (held or reading[0] is waiting[0] or not decoding):
-            return [self._reading(*reading[0])]
+        turn = not self._ragged and waiting[:1] == reading[:1]  # a prompt has waited longest
+        if reading and (turn or held or not decoding):
+            return self._pieces(reading, self._prefill_chunk)
         if held or not decoding:
             return []
         for _, session in decoding:
             session.starts(now)
-        return self._decoding(decoding)
+        entries = self._decoding(decoding)
+        if self._ragged:
+            rows = sum(len(entry.block.tokens) for entry in entries)
+            entries += self._pieces(reading, self._room_beside(rows))
+        return entries
 
-    def _reading(self, owner: bytes, session: Session) -> Entry:
-        start, count = session.cached, min(session.unread, self._prefill_chunk)
+    def _room_beside(self, rows: int) -> int:
+        """Prompt tokens that a pass of `rows` may read without taking much longer."""
+        bound, room = STRETCH * self.costs.at(rows), MIN_PIECE
+        while room < self._prefill_chunk and self.costs.at(rows + 2 * room) <= bound:
+            room *= 2
+        return min(room, self._prefill_chunk)
+
+    def _pieces(self, reading: list[tuple[bytes, Session]], room: int) -> list[Entry]:
+        """The next `room` tokens of prompts, the one that waits longest first."""
+        entries: list[Entry] = []
+        for owner, session in reading if self._ragged else reading[:1]:
+            if room > 0:
+                entries.append(self._piece(owner, session, room))
+                room -= len(entries[-1].block.tokens)
+        return entries
+
+    def _piece(self, owner: bytes, session: Session, room: int) -> Entry:
+        start, count = session.cached, min(session.unread, room)
         tokens = session.tree.tokens[start : start + count]
         assert session.slot is not None, "an unfinished session has a slot"
         block = Block(session.slot, start, tokens, chain(count), in_line(start, count), None)
@@ -138,9 +169,12 @@ class Scheduler:
 
     def _decoding(self, decoding: list[tuple[bytes, Session]]) -> list[Entry]:
         chosen = [session.select(self._max_width) for _, session in decoding]
-        width = best_width(chosen, self.costs, _REST_S)
+        if self._ragged:
+            widths = best_rows(chosen, self.costs, _REST_S)
+        else:
+            widths = [best_width(chosen, self.costs, _REST_S)] * len(chosen)
         entries = []
-        for (owner, session), selection in zip(decoding, chosen, strict=True):
+        for (owner, session), selection, width in zip(decoding, chosen, widths, strict=True):
             cut = selection.cut(width)
             assert session.slot is not None, "an unfinished session has a slot"
             block = Block(session.slot, session.cached, cut.rows.tokens, cut.rows.parents,
@@ -172,7 +206,9 @@ class Scheduler:
                 places = tuple(block.places[row] for row in kept)
                 keeps.append(Keep(block.slot, block.start, places))
         if all(entry.selection is not None for entry in work):
-            self.costs.saw(len(work) * max(len(e.block.tokens) for e in work), elapsed_s)
+            widths = [len(entry.block.tokens) for entry in work]
+            rows = sum(widths) if self._ragged else len(work) * max(widths)
+            self.costs.saw(rows, elapsed_s)
         return replies, keeps
 
     def _judge(
@@ -180,8 +216,9 @@ class Scheduler:
     ) -> tuple[Reply, tuple[int, ...]]:
         session, count = entry.session, self.counters
         waited_s = max(0.0, now - elapsed_s - session.committed_at)
-        timings = Timings(int(elapsed_s * 1e6), int(waited_s * 1e6), int(session.prefill_s * 1e6))
-        session.prefill_s = 0.0
+        timings = Timings(int(elapsed_s * 1e6), int(waited_s * 1e6), int(session.prefill_s * 1e6),
+                          session.reused)  # fmt: skip
+        session.prefill_s, session.reused = 0.0, 0
         try:
             verdict = session.acceptance.judge(chosen.rows, view)
             if not 0 <= verdict.token < self._registry.settings.vocab_size:
@@ -198,6 +235,5 @@ class Scheduler:
         count.drafted += len(chosen.nodes)
         count.accepted += commit.accepted
         if session.finish is not None:
-            self._registry.release(session)
-            kept = ()
+            self._registry.release(entry.owner, session)
         return Reply(entry.owner, commit), kept

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from bus.messages import Commit, Draft, Finish, Ids, Open, Timings
+from bus.messages import Commit, Draft, Finish, Open, Timings
+from bus.packed import Ids
 from strategies.acceptance import Acceptance, Verdict
 from strategies.tree import DraftTree, Node
 from verifier_cuda.planner import Pace, Prospect, Selection, prospect, select
@@ -60,6 +61,8 @@ class Session:
         self._missed: dict[int, float] = {}  # tips that no draft foresaw, and when
         self._exhausted = False  # whether the last pass accepted a draft to its very end
         self.prefill_s = 0.0
+        self.reused = 0
+        """Tokens that needed no reading; told with the first Commit."""
         own_ends = frozenset() if self.sampling.ignore_eos else stop_ids
         self._ends = own_ends | frozenset(self.sampling.stop_ids)
         self._last = min(self.prompt_length + self.sampling.max_tokens, max_model_len)
@@ -67,6 +70,10 @@ class Session:
             self.finish = "stop"
         elif self.tree.tip >= self._last:
             self.finish = "length"
+
+    def reuse(self, shared: int) -> None:
+        """The slot holds the first `shared` tokens already, from an earlier session."""
+        self.cached = self.reused = min(shared, self.tree.tip - 1)
 
     @property
     def unread(self) -> int:

@@ -1,12 +1,19 @@
 """The contract of an acceptance strategy: which drafted path becomes text.
 
 A strategy is a pure function of the rows of one pass and the target's view of
-them. It holds no tensors: the view computes what is asked for.
+them. It holds no tensors: the view computes what is asked for, and only that.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bus.packed import Proposal
+
+Chances = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -16,10 +23,20 @@ class Rows:
     tokens: Sequence[int]
     parents: Sequence[int]
     """Row of each row's parent; row 0 names itself."""
+    ranks: Sequence[int] = field(default=(), compare=False)
+    """Of each row among its parent's children, in the order they were drafted."""
+    proposals: Mapping[int, Proposal] = field(default_factory=dict, compare=False)
+    """By row: what its children were drawn from, where they were drawn at random."""
 
     def children(self, row: int) -> list[int]:
         """The rows that continue `row`, in the order they were drafted."""
         return [i for i, parent in enumerate(self.parents) if parent == row and i != row]
+
+    def drawn(self, row: int) -> list[int]:
+        """The children in the order they were drawn, up to the first that is not in the pass."""
+        children = sorted(self.children(row), key=lambda child: self.ranks[child])
+        known = enumerate(children)
+        return [child for rank, child in known if self.ranks[child] == rank]
 
 
 class TargetView(Protocol):
@@ -27,6 +44,22 @@ class TargetView(Protocol):
 
     def choice(self, row: int) -> int:
         """The target's own keyed choice of the token after `row`."""
+
+    def distribution(self, row: int) -> Chances:
+        """What that choice is drawn from, `[vocab]`: all temperature and cuts applied.
+
+        At temperature 0 the whole chance is the likeliest token's.
+        """
+
+    def likelihoods(self, row: int) -> Chances:
+        """The model's own softmax after `row`, `[vocab]`: temperature 1, nothing cut."""
+
+    def uniform(self, row: int, number: int) -> float:
+        """The `number`-th random value in (0, 1) for the position after `row`.
+
+        A function of seed, position and number. No drafter draws from the same source, so
+        no draft can depend on it.
+        """
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ A strategy is a pure function of an observation. It never sends, sleeps or holds
 a model; the drafter's loop does what the returned step says.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from strategies.costs import Costs
 from strategies.tree import DraftTree, Node
@@ -20,9 +21,18 @@ class Options:
     window: int = 16
     """How many tokens beyond the tip may be drafted."""
     branches: int = 3
-    """Children of a node in strategies that hedge, the first choice included."""
+    """Children of a node in strategies that hedge, the first choice included; the number of
+    candidates, and the width of a beam."""
     step_nodes: int = 4
     """Most nodes that a strategy feeds to the draft model at once."""
+
+
+class Outcome(NamedTuple):
+    """What became of the drafts in one pass."""
+
+    drafted: int
+    """Drafted tokens that the verifier looked at."""
+    accepted: int
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,8 @@ class Observation:
     """Seconds of a verifier's pass, lately; 0 before the first."""
     rtt_s: float
     """Seconds from a question to the verifier to its answer, lately; 0 before the first."""
+    outcomes: Sequence[Outcome] = ()
+    """Of the last passes, the newest last."""
 
     def open_leaf(self) -> Node | None:
         """The end of the optimistic path if it may be expanded, else None."""
@@ -59,9 +71,18 @@ class Observation:
         return not (full or (drafted and node.token in self.ended))
 
 
+class Guess(NamedTuple):
+    """Tokens that continue a node, from a source that is not the draft model."""
+
+    node: Node
+    tokens: tuple[int, ...]
+    confidence: float
+    """The chance of each, given those before it."""
+
+
 @dataclass(frozen=True)
 class Step:
-    """One step: feed `expand` to the draft model, then perhaps push."""
+    """One step: add what is known, feed `expand` to the draft model, then perhaps push."""
 
     expand: tuple[Node, ...] = ()
     """Nodes without children (the root among them) that get some."""
@@ -71,6 +92,8 @@ class Step:
     """Send nodes that were not sent yet, after expanding."""
     floor: float = 0.0
     """Nodes with a path probability below this are not sent (yet)."""
+    known: tuple[Guess, ...] = ()
+    """Guesses that need no model."""
 
 
 def push_rest(seen: Observation) -> Step | None:

@@ -1,0 +1,38 @@
+"""Readings of sessions that are over, for a text that goes on where one of them ended."""
+
+from collections.abc import Callable, Sequence
+
+from drafter_mlx.cache import Reading
+
+MOST = 4
+"""Readings kept, each with the keys and values of its text."""
+
+
+class Readings:
+    """The last few; the one that shares most with a new text is gone on with."""
+
+    def __init__(self, new: Callable[[], Reading]) -> None:
+        self._new = new
+        self._kept: list[tuple[tuple[int, ...], Reading]] = []
+
+    def take(self, tokens: Sequence[int]) -> Reading:
+        """A reading for a text that begins with `tokens`."""
+        shared = [_shared(known, tokens) for known, _ in self._kept]
+        if not shared or max(shared) == 0:
+            return self._new()
+        best = shared.index(max(shared))
+        _, reading = self._kept.pop(best)
+        reading.forget(shared[best])
+        return reading
+
+    def give(self, tokens: Sequence[int], reading: Reading) -> None:
+        """A session is over whose text is `tokens`."""
+        reading.forget(reading.line)
+        self._kept.append((tuple(tokens[: reading.line]), reading))
+        del self._kept[:-MOST]
+
+
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

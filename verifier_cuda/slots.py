@@ -1,0 +1,59 @@
+"""Which cache slots are free, and what they still hold. Pure.
+
+A text that goes on where an earlier one of the same peer ended, as a chat's next
+turn does, gets that one's slot and reads only what is new.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Tokens whose keys and values a free slot still has."""
+
+    owner: bytes
+    tokens: tuple[int, ...]
+
+
+class Slots:
+    """The slots of one cache."""
+
+    def __init__(self, count: int) -> None:
+        self._free: dict[int, _Held | None] = dict.fromkeys(range(count))  # oldest first
+
+    @property
+    def free(self) -> list[int]:
+        """The slots that no session has."""
+        return list(self._free)
+
+    def take(self, owner: bytes, tokens: Sequence[int]) -> tuple[int, int] | None:
+        """A slot for a text that begins with `tokens`, and how many of them it holds already.
+
+        None when there is none. What another owner left is never used; the slot that was
+        given back longest ago is overwritten first.
+        """
+        if not self._free:
+            return None
+        shared = {slot: self._shared(held, owner, tokens) for slot, held in self._free.items()}
+        best = max(self._free, key=lambda slot: (shared[slot], self._free[slot] is None))
+        del self._free[best]
+        return best, shared[best]
+
+    def give(self, slot: int, owner: bytes, tokens: Sequence[int]) -> None:
+        """A session is over; `tokens` are those whose keys and values stay in the slot."""
+        self._free[slot] = _Held(owner, tuple(tokens))
+
+    def forget(self, owner: bytes) -> None:
+        """The owner has left; what is free now remembers nothing of it."""
+        for slot, held in self._free.items():
+            if held is not None and held.owner == owner:
+                self._free[slot] = None
+
+    @staticmethod
+    def _shared(held: _Held | None, owner: bytes, tokens: Sequence[int]) -> int:
+        if held is None or held.owner != owner:
+            return 0
+        pairs = zip(held.tokens, tokens, strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b),
+                    min(len(held.tokens), len(tokens)))  # fmt: skip
