@@ -27,6 +27,8 @@ PLAIN = "plain"
 SYNCHRONOUS = ("synchronous", "fixed")
 """Policies that draft, push and wait; the faster one is what others are held against."""
 WARM_UP_TOKENS = 32
+STEP_S = 0.5
+"""A draft step that takes longer is taken for one that hangs."""
 GRACE_S = 120.0
 """A batch may take ten times what is expected, and this."""
 BATCH_S = 0.3
@@ -184,7 +186,8 @@ class Run:
                 for row, unit in zip(batch["rows"], chosen, strict=True):
                     row["text"] = texts[unit.number]
                 try:
-                    answer = self.crew.ask("model", batch | {"record": True}, GRACE_S)
+                    within_s = GRACE_S + len(chosen) * self.settings.max_tokens * STEP_S
+                    answer = self.crew.ask("model", batch | {"record": True}, within_s)
                     self.acceptance[f"{cell.temperature:g}"] = answer["records"]
                 except feed.Broken as error:
                     self.say(f"the draft's guesses were not recorded: {error}\n")

@@ -57,7 +57,7 @@ def complete(
     drafting: Annotated[str, Flag(help="Drafting strategy.")] = Drafts.drafting,
     acceptance: Annotated[str, Flag(help="Acceptance strategy.")] = Drafts.acceptance,
     num_draft_tokens: Annotated[
-        int, Flag(min=1, max=64, help="Draft length of `fixed`.")
+        int, Flag(min=1, max=64, help="Draft length; the depth of a beam.")
     ] = Options.num_draft_tokens,
     window: Annotated[
         int,
@@ -66,7 +66,14 @@ def complete(
         ),
     ] = Options.window,
     branches: Annotated[
-        int, Flag(min=1, max=16, help="Children of a node in `tree`.")
+        int,
+        Flag(
+            "--branches",
+            "--num-candidates",
+            min=1,
+            max=16,
+            help="Children of a node in a tree; candidates; the width of a beam.",
+        ),
     ] = Options.branches,
     step_nodes: Annotated[
         int, Flag(min=1, max=64, help="Most nodes that `tree` feeds to the draft at once.")

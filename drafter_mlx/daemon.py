@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable
+from itertools import takewhile
 
 import structlog
 
@@ -119,7 +120,8 @@ class Daemon:
 
     def _send(self) -> None:
         outbox, self.talk.outbox = self.talk.outbox, []
-        unsent = [m for m in outbox if self._socket.send(m) is not Delivery.SENT]
+        sent = takewhile(lambda m: self._socket.send(m) is Delivery.SENT, outbox)
+        unsent = outbox[sum(1 for _ in sent) :]  # in order, or draws would change places
         self._full = bool(unsent)
         for message in unsent:
             self.talk.unsent(message)

@@ -18,10 +18,14 @@ class Experience:
 
     greedy: Calibration = field(default_factory=lambda: Calibration(calibration.drafting))
     sampled: Calibration = field(default_factory=lambda: Calibration(calibration.drafting))
+    drawn: Calibration = field(default_factory=lambda: Calibration(calibration.drafting))
+    """Of tokens drawn at random, which know only their rank."""
     step_costs: Costs = field(default_factory=Costs)
 
-    def calibration(self, sampling: Sampling) -> Calibration:
+    def calibration(self, sampling: Sampling, drawn: bool = False) -> Calibration:
         """The one for a way of sampling: keyed noise makes a first choice surer."""
+        if drawn:
+            return self.drawn
         return self.greedy if sampling.greedy else self.sampled
 
     def load(self, path: Path) -> None:
@@ -32,6 +36,8 @@ class Experience:
             kept = json.loads(path.read_text("utf-8"))
             self.greedy.load(kept["greedy"])
             self.sampled.load(kept["sampled"])
+            if "drawn" in kept:  # an earlier release knew nothing of it
+                self.drawn.load(kept["drawn"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadSetup(
                 f"{path} keeps no calibration of this release ({error}): choose another "
@@ -40,7 +46,7 @@ class Experience:
 
     def save(self, path: Path) -> None:
         """Write what was learned to `path`, which is never left half written."""
-        kept = {"greedy": self.greedy.to_json(), "sampled": self.sampled.to_json()}
+        kept = {name: getattr(self, name).to_json() for name in ("greedy", "sampled", "drawn")}
         beside = path.with_name(path.name + ".partial")
         try:
             beside.write_text(json.dumps(kept) + "\n", "utf-8")

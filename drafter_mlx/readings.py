@@ -18,9 +18,10 @@ class Readings:
     def take(self, tokens: Sequence[int]) -> Reading:
         """A reading for a text that begins with `tokens`."""
         shared = [_shared(known, tokens) for known, _ in self._kept]
-        if not shared or max(shared) == 0:
+        useful = [i for i, (known, _) in enumerate(self._kept) if 0 < len(known) <= 2 * shared[i]]
+        if not useful:  # less than half of it is better left to whoever goes on with it
             return self._new()
-        best = shared.index(max(shared))
+        best = max(useful, key=lambda i: shared[i])
         _, reading = self._kept.pop(best)
         reading.forget(shared[best])
         return reading

@@ -14,13 +14,14 @@ from bus.errors import BadSetup
 from bus.messages import Sampling
 from bus.packed import Ids
 from drafter_mlx.config import Drafts
-from drafter_mlx.session import Request
+from drafter_mlx.session import MAX_CHILDREN, Request
 
 Row = dict[str, Any]
 _DRAFTS = ("drafting", "acceptance")
 _OPTIONS = ("num_draft_tokens", "window", "branches", "step_nodes")
 _SAMPLING = {field.name: field.type for field in msgspec.structs.fields(Sampling)}
 Count = Annotated[int, msgspec.Meta(ge=1, le=256)]
+Children = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHILDREN)]
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def make_job(number: int, row: Row, sampling: Sampling, drafts: Drafts, encoder:
         for name, kind in _SAMPLING.items()
         if name in row
     }
-    options = {name: _field(where, name, row[name], Count) for name in _OPTIONS if name in row}
+    kinds = {name: Children if name == "branches" else Count for name in _OPTIONS}
+    options = {name: _field(where, name, row[name], kinds[name]) for name in kinds if name in row}
     names = {name: _field(where, name, row[name], str) for name in _DRAFTS if name in row}
     drafts = replace(drafts, **names, options=replace(drafts.options, **options))
     try:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
@@ -72,7 +72,7 @@ class Session:
         self._drafting = drafting
         self._window = window
         self._experience = experience or Experience()
-        self._calibration = self._experience.calibration(request.sampling)
+        self._calibration = self._experience.calibration(request.sampling, self.draws)
         self._pass_s = 0.0
         self.rtt_s = 0.0
         """From a question to the verifier to its answer, as far as was measured."""
@@ -115,13 +115,25 @@ class Session:
         room = min(self._window, last - self.tree.tip - 1)
         unpushed = len(self._unpushed)
         known = self._experience
+        # What becomes of a draw must not depend on its being an end, either.
+        ends = frozenset[int]() if self.draws else self.ends
         step = self._drafting.plan(
-            Observation(self.tree, room, self.ends, unpushed, len(self.tree) - unpushed,
+            Observation(self.tree, room, ends, unpushed, len(self.tree) - unpushed,
                         known.step_costs, self._pass_s, self.rtt_s, tuple(self._outcomes))
         )  # fmt: skip
         if step is not None:
             _check(step, self.tree)
+            step = self._unmixed(step)
         return Step(floor=self._floor) if step is None and self._lost else step
+
+    def _unmixed(self, step: Step) -> Step | None:
+        """The step without guesses that would stand among draws and spoil their odds."""
+        if not (self.draws and step.known):
+            return step
+        nodes = (self.tree.root, *self.tree.nodes())
+        if not step.expand and all(node.proposal is None for node in nodes):
+            return step
+        return replace(step, known=()) if step.expand or self._unpushed else None
 
     def tokens_to(self, node: Node) -> list[int]:
         """The whole sequence that ends with `node`."""
@@ -169,8 +181,7 @@ class Session:
         node: Node | None = guess.node
         for token in guess.tokens:
             count = len(self.tree)
-            drawn = node is not None and node.proposal is not None
-            node = self.tree.add(node, token, guess.confidence) if node and not drawn else None
+            node = self.tree.add(node, token, guess.confidence) if node else None
             if node is not None and len(self.tree) > count:
                 self._unpushed.append(node)
 

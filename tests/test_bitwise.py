@@ -157,3 +157,32 @@ def test_a_rows_last_bit_does_not_depend_on_other_sessions(
     rng, model = random.Random(width), packed(name, dtype)
     stories = [told(model, slot, rng, prompt, 80) for slot, prompt in enumerate((20, 150, 360))]
     assert sum(follow(model, stories, rng, width) for _ in range(2)) > 10
+
+
+def row(story: Story, place: int) -> Block:
+    """Plain decoding of a story at `place`."""
+    return Block(story.slot, place, [story.tokens[place]], [0], [place], Sampling())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+def test_prompts_read_in_pieces_beside_rows_that_decode_change_no_bit(dtype: torch.dtype) -> None:
+    rng, model = random.Random(3), packed("llama", dtype)
+    stories = [told(model, slot, rng, prompt, 90) for slot, prompt in enumerate((30, 120, 230))]
+    first, *others = stories
+    first.begin(model)
+    read, place = {story.slot: 0 for story in others}, first.prompt - 1
+    while unread := [s for s in others if read[s.slot] < s.prompt - 1]:
+        blocks = [row(first, place)]
+        for story in unread:
+            start = read[story.slot]
+            count = min(rng.randint(1, 20), story.prompt - 1 - start)
+            places = range(start, start + count)
+            tokens = story.tokens[start : start + count]
+            blocks.append(Block(story.slot, start, tokens, chain(count), places, None))
+            read[story.slot] += count
+        rng.shuffle(blocks)
+        found = {block.slot: rows for block, rows in zip(blocks, model.logits(blocks), strict=True)}
+        assert torch.equal(found[0][0], first.rows[place - first.prompt + 1]), place
+        place += 1
+    for story in others:
+        assert torch.equal(model.logits([row(story, story.prompt - 1)])[0][0], story.rows[0])

@@ -5,11 +5,11 @@ import subprocess
 
 import numpy as np
 import pytest
-from fakes import PEER, Verifier, hello, opening
+from fakes import PEER, VOCAB, Verifier, hello, opening
 
 from bench import processes
 from bench.pair import DRAFT
-from bus.messages import Sampling
+from bus.messages import Limits, Sampling
 from drafter_mlx.config import Config
 from drafter_mlx.model import load
 from drafter_mlx.readings import MOST, Readings
@@ -29,7 +29,7 @@ def test_a_slot_goes_to_the_text_that_shares_most_with_what_it_holds() -> None:
     slots.give(taken[1], PEER, [1, 2, 3, 4])
     slots.give(taken[2], PEER, [9])
     assert slots.take(PEER, [1, 2, 3, 7, 8]) == (taken[1], 3)
-    assert slots.take(PEER, [1, 2, 3, 7, 8]) == (taken[0], 2)
+    assert slots.take(PEER, [1, 2, 3, 7, 8]) == (taken[0], 2), "all that it holds"
 
 
 def test_what_is_shared_with_nobody_overwrites_the_empty_and_then_the_oldest_slot() -> None:
@@ -39,6 +39,15 @@ def test_what_is_shared_with_nobody_overwrites_the_empty_and_then_the_oldest_slo
     slots.give(second, PEER, [2])
     assert slots.take(PEER, [7])[0] not in (first, second)
     assert [slots.take(PEER, [7])[0] for _ in range(2)] == [first, second]
+
+
+def test_a_common_beginning_alone_takes_nobody_elses_turn() -> None:
+    slots = Slots(2)
+    first = slots.take(PEER, [1])[0]
+    slots.give(first, PEER, [1, 2, 3, 4, 5])
+    other, shared = slots.take(PEER, [1, 2, 9, 9])
+    assert (other, shared) == (1 - first, 0), "less than half of what is held"
+    assert slots.take(PEER, [1, 2, 9, 9]) == (first, 2), "unless there is no other"
 
 
 def test_nobody_gets_what_another_left_nor_what_the_gone_left() -> None:
@@ -58,8 +67,8 @@ def reading(verifier: Verifier, number: int, peer: bytes = PEER) -> int:
     return verifier.session(number, peer).unread
 
 
-def served() -> Verifier:
-    verifier = Verifier()
+def served(sessions: int = 3) -> Verifier:
+    verifier = Verifier(limits=Limits(sessions, 64, 32, 5000))
     for peer in (PEER, OTHER):
         verifier.say(hello(), peer=peer)
     return verifier
@@ -81,15 +90,16 @@ def test_the_next_turn_of_a_chat_reads_only_what_is_new() -> None:
 def test_a_turn_that_departs_reuses_what_it_shares() -> None:
     verifier = served()
     verifier.say(opening([3, 1, 4, 1], 1, max_tokens=12))
-    verifier.finish(1)
-    other = opening([3, 1, 5, 5, 5, 5], 2, max_tokens=12)
+    said = verifier.finish(1)
+    shared = [3, 1, 4, 1, *said[:6]]
+    other = opening([*shared, (said[6] + 1) % VOCAB, 5, 5], 2, max_tokens=12)
     verifier.say(other)
-    assert reading(verifier, 2) == 5 - 2
+    assert reading(verifier, 2) == 2
     assert verifier.finish(2) == verifier.plain(other)[0]
 
 
 def test_the_same_prompt_again_reads_nothing() -> None:
-    verifier = served()
+    verifier = served(sessions=1)
     for number in (1, 2):
         verifier.say(opening([3, 1, 4, 1], number, max_tokens=12))
         assert reading(verifier, number) == (0 if number == 2 else 3)
@@ -125,7 +135,7 @@ def test_a_reading_is_gone_on_with_and_says_the_same(draft):
     node = tree.add(tree.root, 9, 1.0)
     draft.expand(first, tree, [node], Sampling(), 1)
     old.give(tree.tokens, first)
-    for tokens in ([5, 6, 7, 8], [5, 6, 7, 8, 30, 31], [5, 6, 40, 41]):
+    for tokens in ([5, 6, 7, 8], [5, 6, 7, 8, 30, 31], [5, 6, 7, 41]):
         again = old.take(tokens)
         assert again is first and again.line <= len(tokens)
         got, tree = guesses(draft, again, tokens)

@@ -160,6 +160,10 @@ class Registry:
         limits = self.settings.limits
         try:
             self._check(opened)
+            if opened.acceptance.split(":")[0] not in self.settings.strategies:
+                known = ", ".join(self.settings.strategies)
+                raise BadSetup(f"no acceptance strategy is called {opened.acceptance!r}; "
+                               f"known are: {known}")  # fmt: skip
             acceptance = self._acceptance(opened.acceptance)
         except BadSetup as error:
             raise ProtocolError(Code.UNKNOWN_STRATEGY, str(error), opened.session) from None

@@ -6,10 +6,11 @@ into commits. Fair: whoever was served longest ago comes first.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 
 from bus.errors import Code
 from bus.messages import Error, Sampling, Timings
-from strategies.acceptance import TargetView
+from strategies.acceptance import TargetView, Verdict
 from strategies.costs import Costs
 from verifier_cuda.layout import in_line
 from verifier_cuda.planner import Selection, best_rows, best_width, pays_together
@@ -133,7 +134,9 @@ class Scheduler:
         held = bool(decoding) and self._wait_until([s for _, s in decoding], now) > now
         turn = not self._ragged and waiting[:1] == reading[:1]  # a prompt has waited longest
         if reading and (turn or held or not decoding):
-            return self._pieces(reading, self._prefill_chunk)
+            soon = held and self._ragged
+            room = self._room_beside(len(decoding)) if soon else self._prefill_chunk
+            return self._pieces(reading, room)
         if held or not decoding:
             return []
         for _, session in decoding:
@@ -221,11 +224,13 @@ class Scheduler:
         session.prefill_s, session.reused = 0.0, 0
         try:
             verdict = session.acceptance.judge(chosen.rows, view)
+            verdict = Verdict(tuple(map(index, verdict.accepted)), index(verdict.token))
             if not 0 <= verdict.token < self._registry.settings.vocab_size:
                 raise ValueError(f"token {verdict.token} is outside the vocabulary")
             commit, kept = session.commit(chosen, verdict, timings, now)
         except Exception as error:  # a strategy is foreign code: its session ends, nothing else
             self._registry.errors += 1
+            session.cached = entry.block.start
             self._registry.close(entry.owner, session.id)
             text = f"acceptance {session.opened.acceptance!r} raised {error!r}"
             return Reply(entry.owner, Error(Code.STRATEGY_FAILED, text[:1000], session.id)), ()

@@ -30,13 +30,20 @@ class Slots:
     def take(self, owner: bytes, tokens: Sequence[int]) -> tuple[int, int] | None:
         """A slot for a text that begins with `tokens`, and how many of them it holds already.
 
-        None when there is none. What another owner left is never used; the slot that was
-        given back longest ago is overwritten first.
+        None when there is none. What another owner left is never used. A slot of which
+        less than half would be of use is left to whoever goes on with it, as long as
+        there is an empty one; else the one given back longest ago is overwritten.
         """
         if not self._free:
             return None
         shared = {slot: self._shared(held, owner, tokens) for slot, held in self._free.items()}
-        best = max(self._free, key=lambda slot: (shared[slot], self._free[slot] is None))
+
+        def worth(slot: int) -> tuple[int, bool]:
+            held = self._free[slot]
+            useful = held is not None and 2 * shared[slot] >= len(held.tokens)
+            return shared[slot] if useful else 0, held is None
+
+        best = max(self._free, key=worth)
         del self._free[best]
         return best, shared[best]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from strategies.drafting import Observation, Options, Step
 from strategies.drafting.lookup import Lookup
-from strategies.drafting.tree import Tree
+from strategies.drafting.tree import PUSH_FLOOR, Tree, nearness
 
 
 class TreeLookup:
@@ -18,4 +18,6 @@ class TreeLookup:
         step = self._tree.plan(seen)
         if guess is None:
             return step
-        return Step(known=(guess,)) if step is None else replace(step, known=(guess,))
+        if step is None:
+            step = Step(floor=PUSH_FLOOR * nearness(seen))
+        return replace(step, known=(guess,))
