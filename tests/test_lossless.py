@@ -56,8 +56,9 @@ def test_greedy_text_equals_transformers_generate(verifier, reference, prompts, 
     assert sum(row["timings"]["draft_n_accepted"] for row in rows) > 0, "nothing was drafted"
 
 
+@pytest.mark.parametrize("at_once", [1, 8])
 def test_every_strategy_window_and_temperature_gives_the_text_of_the_target_alone(
-    verifier, reference, prompts, tmp_path
+    at_once, verifier, reference, prompts, tmp_path
 ):
     cases = list(product(DRAFTING, (1, 4, 16), range(len(TEMPERATURES))))
     rows = [
@@ -72,7 +73,7 @@ def test_every_strategy_window_and_temperature_gives_the_text_of_the_target_alon
         }
         for number, (drafting, window, heat) in enumerate(cases)
     ]
-    got = complete(verifier, tmp_path, rows)
+    got = complete(verifier, tmp_path, rows, "--concurrency", str(at_once))
     known: dict[tuple, list[int]] = {}
     for number, (row, answer) in enumerate(zip(rows, got, strict=True)):
         key = (number // 3 % 3, cases[number][2])

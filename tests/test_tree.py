@@ -176,6 +176,8 @@ def test_digests_and_positions_are_those_computed_from_scratch(history: list[Any
 def test_inserting_twice_is_inserting_once(history: list[Any], guess: Guess) -> None:
     tree = replayed(history)
     first = guess.into(tree)
+    # No drafter names as an anchor what the same message makes; then this would not hold.
+    assume(not {prefix_of(tree, node) for node in first.added} & {*guess.more})
     nodes = nodes_of(tree)
     assert guess.into(tree) == Insertion([], first.dropped)
     assert nodes_of(tree) == nodes
