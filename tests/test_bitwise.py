@@ -164,9 +164,12 @@ def row(story: Story, place: int) -> Block:
     return Block(story.slot, place, [story.tokens[place]], [0], [place], Sampling())
 
 
+@pytest.mark.parametrize("name", ["llama", "pair"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
-def test_prompts_read_in_pieces_beside_rows_that_decode_change_no_bit(dtype: torch.dtype) -> None:
-    rng, model = random.Random(3), packed("llama", dtype)
+def test_prompts_read_in_pieces_beside_rows_that_decode_change_no_bit(
+    dtype: torch.dtype, name: str
+) -> None:
+    rng, model = random.Random(3), packed(name, dtype)
     stories = [told(model, slot, rng, prompt, 90) for slot, prompt in enumerate((30, 120, 230))]
     first, *others = stories
     first.begin(model)

@@ -9,12 +9,14 @@ import random
 
 import numpy as np
 import pytest
+from fakes import guess
+from msgspec.structs import replace
 from scipy.stats import chisquare
 from test_probabilistic import DRAFT, SIZE, TARGET, View, proposal
 
 from bus import codec
 from bus.messages import Commit, Sampling
-from bus.packed import Ids
+from bus.packed import Ids, Proposal, Proposals
 from drafter_mlx import proposals
 from drafter_mlx.session import Request, Session
 from strategies import load
@@ -64,6 +66,44 @@ def two_tokens(seed: int, drafting: str, pace: Pace) -> tuple[int, ...]:
         tree.advance(tokens[:cut])
         session.on_commit(commit, 0.0)
     return tuple(tree.tokens[len(prompt) : len(prompt) + 2])
+
+
+# By hand -----------------------------------------------------------------------------
+
+
+def drawing() -> Session:
+    """A session that draws, with a text that repeats itself."""
+    request = Request(Ids([1, 0, 1, 3, 0]), Sampling(64, 1.0), "probabilistic")
+    session = Session(1, request, load("drafting", "tree-lookup")(OPTIONS), OPTIONS.window)
+    session.welcome(frozenset([END]), 1000, 64)
+    return session
+
+
+def test_no_lookup_stands_among_draws_and_nobody_spins() -> None:
+    session, tree = drawing(), DraftTree([1, 0, 1, 3, 0], 64)
+    step = session.plan()
+    assert step is not None and step.expand and not step.known
+    drafted(session, tree, 99, 7)
+    assert session.plan() is None, "there is nothing left to do"
+    inner = [session.tree.root, *session.tree.nodes()]
+    assert all(node.proposal for node in inner if node.children)
+
+
+def test_what_was_not_drawn_finds_no_place_below_draws() -> None:
+    session, tree = drawing(), DraftTree([1, 0, 1, 3, 0], 64)
+    drafted(session, tree, 1, 7)
+    drawn = {node.token for node in tree.root.children}
+    foreign = next(token for token in range(SIZE) if token not in drawn)
+    count = len(tree)
+    assert tree.insert(guess(tree.tokens, [foreign])).dropped == 1
+    other = guess(tree.tokens, [foreign])
+    lie = Proposals([Proposal(0, (foreign, 0), (1.0, 1.0))])
+    assert tree.insert(replace(other, proposals=lie)).dropped == 1
+    assert tree.insert(guess(tree.tokens, [*drawn][:1])).dropped == 0, "what is there is there"
+    assert len(tree) == count
+
+
+# Through everything ------------------------------------------------------------------
 
 
 def p_value(drafting: str, runs: int = RUNS) -> float:

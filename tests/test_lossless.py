@@ -69,6 +69,8 @@ def test_every_strategy_window_and_temperature_gives_the_text_of_the_target_alon
             "num_draft_tokens": window,
             "seed": 11 + number // 3 % 3,
             "max_tokens": 48,
+            # On a busy machine drafts of the slower strategies may always come too late.
+            "lockstep": window == 4 and drafting != "lookup",
             **TEMPERATURES[heat],
         }
         for number, (drafting, window, heat) in enumerate(cases)

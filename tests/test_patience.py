@@ -154,6 +154,16 @@ def test_a_welcome_is_needed_before_anything_is_drafted():
     assert len(talk.inner.sessions) == 1
 
 
+def test_of_several_greetings_it_is_not_known_which_was_answered() -> None:
+    talk = Talk()
+    talk.start()
+    for now in (0.0, GREET_EVERY_S, 2 * GREET_EVERY_S):
+        talk.tick(now)
+    talk.now = 2 * GREET_EVERY_S + 0.001
+    talk.hear(welcome())
+    assert talk.inner.rtt_s is None, "it may have been the first that was answered so late"
+
+
 def test_a_round_trip_is_as_long_as_the_shortest_of_the_last_answers() -> None:
     talk = Talk()
     session = talk.start()

@@ -59,6 +59,14 @@ def test_a_beam_goes_on_from_the_likeliest_nodes_of_each_depth() -> None:
     assert {tuple(path) for path in deep} == {(20, 21), (20, 121)}, "the two likeliest, ties first"
 
 
+def test_a_wide_beam_takes_the_likeliest_of_all_and_not_of_the_first() -> None:
+    drafter = Drafter(Beam(Options(num_draft_tokens=3, branches=3)))
+    drafter.steps()
+    deep = {tuple(path[:2]) for path in paths(drafter) if len(path) == 3}
+    # 0.25, 0.125, 0.125; the third child of the first has 0.0625.
+    assert deep == {(20, 21), (20, 121), (120, 21)}
+
+
 # Lookup ------------------------------------------------------------------------------
 
 

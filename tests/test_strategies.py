@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 import strategies
@@ -9,6 +10,8 @@ from bus.errors import BadSetup
 from strategies.acceptance import Rows, Verdict
 from strategies.acceptance.exact import Exact
 from strategies.acceptance.greedy import Greedy
+from strategies.acceptance.threshold import Threshold
+from strategies.acceptance.typical import Typical
 from strategies.drafting.fixed import Fixed
 from strategies.drafting.pipelined import Pipelined
 from strategies.drafting.tree import Tree
@@ -44,6 +47,54 @@ def test_an_unknown_name_is_bad_setup_that_names_the_known_ones(kind: strategies
 def test_a_name_of_the_other_kind_is_unknown() -> None:
     with pytest.raises(BadSetup, match="'fixed'"):
         strategies.load("acceptance", "fixed")
+
+
+# Lossy acceptance --------------------------------------------------------------------
+
+
+@dataclass
+class Spread:
+    """A target with the same choice and softmax after every row."""
+
+    own: int
+    chances: tuple[float, ...]
+
+    def choice(self, row: int) -> int:
+        return self.own
+
+    def likelihoods(self, row: int) -> np.ndarray:
+        return np.array(self.chances)
+
+
+TWO = Rows((9, 1, 2), (0, 0, 0))
+"""Two drafts below the tip."""
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "own", "chances", "verdict"),
+    [
+        (Threshold(0.2), 0, (0.5, 0.2, 0.3), Verdict((2,), 0)),  # the likeliest of both
+        (Threshold(0.2), 1, (0.5, 0.1, 0.4), Verdict((1,), 1)),  # its own choice, however unlikely
+        (Threshold(0.31), 0, (0.5, 0.2, 0.3), Verdict((), 0)),
+        (Threshold(0.3), 0, (0.5, 0.2, 0.3), Verdict((2,), 0)),  # at least τ
+        # Entropy 1.0297: 0.3 · exp(-1.0297) = 0.107
+        (Typical(0.9, 0.3), 0, (0.5, 0.2, 0.3), Verdict((2,), 0)),
+        (Typical(0.9, 0.9), 0, (0.5, 0.2, 0.3), Verdict((), 0)),  # 0.321
+        (Typical(0.2, 9.0), 0, (0.5, 0.2, 0.3), Verdict((2,), 0)),  # ε bounds it
+        (Typical(), 0, (0.95, 0.01, 0.04), Verdict((), 0)),  # sure: 0.09 is asked
+    ],
+)
+def test_lossy_acceptance_takes_what_is_likely_enough(
+    acceptance: Threshold | Typical, own: int, chances: tuple[float, ...], verdict: Verdict
+) -> None:
+    assert acceptance.lossy
+    assert acceptance.judge(TWO, Spread(own, chances)) == verdict
+
+
+@pytest.mark.parametrize("text", ["threshold:0", "threshold:2", "typical:0.1:0", "exact:1"])
+def test_numbers_out_of_range_are_bad_setup(text: str) -> None:
+    with pytest.raises(BadSetup, match=text.split(":")[0]):
+        strategies.make_acceptance(text)
 
 
 # Acceptance --------------------------------------------------------------------------

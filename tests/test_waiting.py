@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from test_planner import paced
 
 from bus.messages import Limits
-from verifier_cuda.planner import Mean
+from verifier_cuda.planner import Mean, prospect
 
 
 def serving(*numbers: int, **fields: object) -> Verifier:
@@ -193,6 +193,21 @@ def test_a_silent_drafter_in_lockstep_keeps_nobody_else_waiting() -> None:
     replies = verifier.step(0.1, 0.01)
     assert [reply.message.session for reply in replies] == [2]
     assert {reply.message.session for reply in verifier.step(0.6, 0.01)} == {1, 2}
+
+
+def test_a_drafter_whose_drafts_stay_away_is_believed_less_until_they_come() -> None:
+    pace = paced(alpha=0.5, turnaround_s=0.1, interval_s=0.1)
+    before = prospect(pace, [], 0.1, 1.0, 0.0)
+    pace.missed(0.05)
+    assert pace.arrives.value == pytest.approx(0.8)
+    after = prospect(pace, [], 0.1, 1.0, 0.0)
+    assert before is not None and after is not None
+    assert after.saved_s < before.saved_s
+    for _ in range(9):
+        pace.heard(0.1)
+    assert pace.arrives.value > 0.95
+    pace.heard(9.0)
+    assert pace.arrives.value < 0.95, "far later than was expected is as good as not at all"
 
 
 def test_asking_how_long_to_wait_changes_nothing() -> None:
