@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from drafter_mlx.cache import Reading
+from strategies.tree import common_length
 
 MOST = 4
 """Readings kept, each with the keys and values of its text."""
@@ -17,7 +18,7 @@ class Readings:
 
     def take(self, tokens: Sequence[int]) -> Reading:
         """A reading for a text that begins with `tokens`."""
-        shared = [_shared(known, tokens) for known, _ in self._kept]
+        shared = [common_length(known, tokens) for known, _ in self._kept]
         useful = [i for i, (known, _) in enumerate(self._kept) if 0 < len(known) <= 2 * shared[i]]
         if not useful:  # less than half of it is better left to whoever goes on with it
             return self._new()
@@ -31,9 +32,3 @@ class Readings:
         reading.forget(reading.line)
         self._kept.append((tuple(tokens[: reading.line]), reading))
         del self._kept[:-MOST]
-
-
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -6,7 +6,7 @@ hold one, grow it with `insert`, and move its root with `advance`.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,6 +26,12 @@ def extend(digest: int, token: int) -> int:
     """The digest of a prefix with one more token: 32 bits, so a stale draft that is
     taken for another's costs one wasted guess in four billion."""
     return mix64(digest << 32 ^ token) >> 32
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 @dataclass(eq=False, slots=True)

@@ -7,6 +7,8 @@ turn does, gets that one's slot and reads only what is new.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from strategies.tree import common_length
+
 
 @dataclass(frozen=True)
 class _Held:
@@ -61,6 +63,4 @@ class Slots:
     def _shared(held: _Held | None, owner: bytes, tokens: Sequence[int]) -> int:
         if held is None or held.owner != owner:
             return 0
-        pairs = zip(held.tokens, tokens, strict=False)
-        return next((i for i, (a, b) in enumerate(pairs) if a != b),
-                    min(len(held.tokens), len(tokens)))  # fmt: skip
+        return common_length(held.tokens, tokens)
