@@ -113,13 +113,13 @@ def prospect(
     `path` has the chances along the optimistic path so far, `next_at` is when the
     next draft is due.
     """
-    alpha = pace.alpha.value
-    assert alpha is not None and pace.turnaround_s.value is not None
+    alpha = min(_SURE, pace.alpha.value or 0.0)
+    assert pace.alpha.value is not None and pace.turnaround_s.value is not None
     interval_s = pace.interval_s.value or pace.turnaround_s.value
     due, leaf = max(now, next_at), prod(path)
     growth = pace.growth.value or 0.0
     depth = growth if path else pace.burst.value or 0.0
-    dry = min(_SURE, alpha) * (1 - (pace.ahead.value or 0.0))
+    dry = alpha * (1 - (pace.ahead.value or 0.0))
     best, profit_s, comes = None, 0.0, pace.arrives.value or 0.0
     for ahead in range(_LOOKAHEAD):
         # Who does not draft on during a pass has no more to offer after it: each draft counts.

@@ -6,7 +6,7 @@ one. The text is no longer a sample of the target: it leans to what the draft sa
 
 from collections.abc import Callable
 
-from strategies.acceptance import Rows, TargetView, Verdict
+from strategies.acceptance import Chances, Rows, TargetView, Verdict
 
 
 class Threshold:
@@ -20,20 +20,20 @@ class Threshold:
         self._tau = tau
 
     def judge(self, rows: Rows, view: TargetView) -> Verdict:
-        return follow(rows, view, lambda row: self._tau)
+        return follow(rows, view, lambda chances: self._tau)
 
 
-def follow(rows: Rows, view: TargetView, least: Callable[[int], float]) -> Verdict:
-    """Go on to the likeliest draft with a chance of at least `least(row)`, while there is one."""
+def follow(rows: Rows, view: TargetView, least: Callable[[Chances], float]) -> Verdict:
+    """Go on to the likeliest draft, while its chance is at least `least` of all chances there."""
     path: list[int] = []
     row = 0
     while True:
         own, children = view.choice(row), rows.children(row)
         if not children:
             return Verdict(tuple(path), own)
-        chances, bound = view.likelihoods(row), least(row)
+        chances = view.likelihoods(row)
         best = max(children, key=lambda i: (rows.tokens[i] == own, chances[rows.tokens[i]], -i))
-        if rows.tokens[best] != own and chances[rows.tokens[best]] < bound:
+        if rows.tokens[best] != own and chances[rows.tokens[best]] < least(chances):
             return Verdict(tuple(path), own)
         row = best
         path.append(row)

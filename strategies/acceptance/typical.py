@@ -7,7 +7,7 @@ these are).
 
 import numpy as np
 
-from strategies.acceptance import Rows, TargetView, Verdict
+from strategies.acceptance import Chances, Rows, TargetView, Verdict
 from strategies.acceptance.threshold import follow
 
 
@@ -22,8 +22,7 @@ class Typical:
         self._epsilon, self._delta = epsilon, delta
 
     def judge(self, rows: Rows, view: TargetView) -> Verdict:
-        def least(row: int) -> float:
-            chances = view.likelihoods(row)
+        def least(chances: Chances) -> float:
             some = chances[chances > 0]
             entropy = float(-(some * np.log(some)).sum())
             return min(self._epsilon, self._delta * float(np.exp(-entropy)))
