@@ -182,6 +182,14 @@ class DraftTree:
 
         What the tip has passed still counts where it was guessed right.
         """
+        found = last = self._insert_once(draft)
+        while draft.more and last.added and last.dropped:
+            # An anchor may be a node that this very message made: then it is known now.
+            last = self._insert_once(draft)
+            found = Insertion(found.added + last.added, last.dropped)
+        return found
+
+    def _insert_once(self, draft: Draft) -> Insertion:
         anchors = [self._anchor(draft.position + more, digest) for more, digest in draft.more]
         drawn = {proposal.place: proposal for proposal in draft.proposals}
         places: list[Node | int | None] = [self._anchor(draft.position, draft.digest)]
