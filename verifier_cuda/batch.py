@@ -13,16 +13,20 @@ import numpy as np
 from verifier_cuda.layout import BLOCK
 from verifier_cuda.scheduler import Block, chain
 
+LEAST_ROWS = 4
+"""Rows of the smallest pass: fewer save no time, and may be rounded differently."""
 LENGTH_STEP = BLOCK
 """Attention looks at a multiple of this many places, so that few shapes occur."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one session in a ragged pass."""
+    """The rows of one block."""
 
     slot: int
+    line: int
     first: int
+    """Column of its first row."""
     count: int
     length: int
     """Places of the slot that attention looks at."""
@@ -40,9 +44,8 @@ class Batch:
     """Of each row."""
     places: np.ndarray
     """Of each row in its slot. All these are `[lines, width]`."""
-    first: list[tuple[int, int]]
-    """Line and column of each block's first row."""
     parts: list[Part]
+    """In the order of the blocks."""
 
 
 def ancestry(parents: Sequence[int]) -> np.ndarray:
@@ -72,12 +75,11 @@ def _filled(
     blocks: Sequence[Block], first: list[tuple[int, int]], shape: tuple[int, int], scratch: int
 ) -> Batch:
     ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    slots, places = np.full(shape, blocks[0].slot), np.full(shape, scratch, np.int64)
+    places = np.full(shape, scratch, np.int64)
+    slots = np.full(shape, [[block.slot] for block in blocks[: shape[0]]])
     parts = []
     for (line, column), block in zip(first, blocks, strict=True):
         count, tree = len(block.tokens), ancestry(block.parents)
-        if shape[0] > 1 or len(blocks) == 1:
-            slots[line] = block.slot
         rows = slice(column, column + count)
         ids[line, rows] = block.tokens
         positions[line, rows] = block.start + tree.sum(1) - 1
@@ -88,5 +90,5 @@ def _filled(
         visible = np.zeros((count, length), bool)
         visible[:, : block.start] = True
         visible[:, block.places] = tree
-        parts.append(Part(block.slot, column, count, length, visible))
-    return Batch(ids, positions, slots, places, first, parts)
+        parts.append(Part(block.slot, line, column, count, length, visible))
+    return Batch(ids, positions, slots, places, parts)

@@ -9,10 +9,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from verifier_cuda.batch import Batch, Part
-
-LEAST_ROWS = 4
-"""Rows of a session's mask: attention over fewer may be rounded differently."""
+from verifier_cuda.batch import LEAST_ROWS, Batch, Part
 
 
 def _added(visible: np.ndarray, rows: int, length: int) -> torch.Tensor:

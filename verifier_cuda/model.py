@@ -11,16 +11,13 @@ from bus.errors import BadSetup
 from bus.packed import MAX_TOKENS
 from bus.vocabulary import Vocabulary
 from verifier_cuda import attention, sampling
-from verifier_cuda.batch import Batch, ancestry, padded, ragged
+from verifier_cuda.batch import LEAST_ROWS, Batch, padded, ragged
 from verifier_cuda.cache import SlotCache, SlotLayer
 from verifier_cuda.config import Config
 from verifier_cuda.layout import BLOCK
 from verifier_cuda.linear import can_pack, pack
 from verifier_cuda.scheduler import PREFILL_CHUNK, Block, Keep
 from verifier_cuda.view import View
-
-MIN_WIDTH = 4
-"""Rows of the smallest pass: fewer save no time, and one alone is rounded differently."""
 
 
 class TargetModel:
@@ -68,15 +65,15 @@ class TargetModel:
     @torch.inference_mode()
     def forward(self, blocks: Sequence[Block]) -> list[View]:
         """Run one pass over all blocks; what the target says about the rows of each."""
-        logits = self.logits(blocks)
+        batch, logits = self._run(blocks)
         chosen: list[torch.Tensor] = []
         positions: list[list[int]] = []
-        for rows, block in zip(logits, blocks, strict=True):
+        for rows, part, block in zip(logits, batch.parts, blocks, strict=True):
+            count = part.count if block.sampling is not None else 0
+            own = batch.positions[part.line, part.first : part.first + count]
+            positions.append((own + 1).tolist())
             if block.sampling is not None:
-                positions.append((block.start + ancestry(block.parents).sum(1)).tolist())
                 chosen.append(sampling.choose(rows, block.sampling, positions[-1]))
-            else:
-                positions.append([])
         if not chosen and self.device.type == "cuda":
             torch.cuda.synchronize()  # so that the time of a prompt is not charged to a later pass
         flat = iter(torch.cat(chosen).tolist() if chosen else [])  # the pass's one host sync
@@ -92,8 +89,11 @@ class TargetModel:
         Each row sees the cached prefix and its ancestors. Keys and values are
         written to `block.places`.
         """
+        return self._run(blocks)[1]
+
+    def _run(self, blocks: Sequence[Block]) -> tuple[Batch, list[torch.Tensor]]:
         if self.ragged:
-            batch = ragged(blocks, MIN_WIDTH, self._scratch)
+            batch = ragged(blocks, LEAST_ROWS, self._scratch)
         else:
             width = self._bucket(max(len(block.tokens) for block in blocks))
             batch = padded(blocks, width, self._scratch)
@@ -108,12 +108,12 @@ class TargetModel:
             logits_to_keep=wanted,
         ).logits[..., : self.vocabulary.size]
         found, done = [], 0
-        for (line, _), block in zip(batch.first, blocks, strict=True):
-            count = len(block.tokens) if block.sampling else 0
+        for part, block in zip(batch.parts, blocks, strict=True):
+            count = part.count if block.sampling else 0
             start = done if self.ragged else 0
-            found.append(logits[line, start : start + count])
+            found.append(logits[part.line, start : start + count])
             done += count
-        return found
+        return batch, found
 
     def _wanted(self, blocks: Sequence[Block], batch: Batch) -> int | torch.Tensor:
         """The rows that get logits: all of a padded pass or none, in a ragged one as asked."""
@@ -126,7 +126,7 @@ class TargetModel:
             for row in range(part.count)
             if want
         ]
-        rows += [0] * (MIN_WIDTH - len(rows))  # fewer are rounded differently
+        rows += [0] * (LEAST_ROWS - len(rows))  # fewer are rounded differently
         return self._to_device(np.array(rows))
 
     @torch.inference_mode()
@@ -141,11 +141,11 @@ class TargetModel:
         On a CPU their own: no row's result depends on it. On CUDA few widths, so
         that few shapes occur, and a single one if results must not depend on it.
         """
-        if rows > max(self.max_width, MIN_WIDTH):
+        if rows > max(self.max_width, LEAST_ROWS):
             return PREFILL_CHUNK if self.device.type == "cuda" else rows
         if self.device.type == "cpu":
-            return max(MIN_WIDTH, rows)
-        size = self.max_width if self._bitwise else MIN_WIDTH
+            return max(LEAST_ROWS, rows)
+        size = self.max_width if self._bitwise else LEAST_ROWS
         while size < rows:
             size *= 2
         return size
@@ -222,7 +222,7 @@ def _fitted(config: Config, network: Any, vocabulary: Vocabulary) -> TargetModel
             f"only {text_config.vocab_size} rows: they do not belong together"
         )
     return TargetModel(network, vocabulary, config.max_sessions, length,
-                       max(config.max_width, MIN_WIDTH), config.bitwise)  # fmt: skip
+                       max(config.max_width, LEAST_ROWS), config.bitwise)  # fmt: skip
 
 
 def _placement(config: Config) -> tuple[torch.device, torch.dtype]:
