@@ -23,6 +23,7 @@ from bus.messages import (
 )
 from bus.packed import MAX_TOKENS
 from drafter_mlx.session import Piece, Session
+from strategies import name_in
 
 GREET_EVERY_S = 0.5
 PING_EVERY_S = 1.0
@@ -140,7 +141,7 @@ class Conversation:
         limits = welcome.limits
         ends = frozenset(welcome.stop_ids)
         session.welcome(ends, limits.max_model_len, limits.max_tree_nodes)
-        session.stats.lossy = session.request.acceptance.split(":")[0] in welcome.lossy
+        session.stats.lossy = name_in(session.request.acceptance) in welcome.lossy
         length = len(session.request.prompt)
         if length >= min(limits.max_model_len, MAX_TOKENS):
             reason = (

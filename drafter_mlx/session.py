@@ -13,6 +13,7 @@ from bus.packed import Ids, Proposal
 from drafter_mlx.batch import Batch
 from drafter_mlx.experience import Experience
 from drafter_mlx.stats import Stats
+from strategies import name_in
 from strategies.drafting import Drafting, Guess, Observation, Outcome, Step
 from strategies.tree import MAX_TREE_NODES, DraftTree, Node
 
@@ -143,7 +144,7 @@ class Session:
     def draws(self) -> bool:
         """True when guesses have to be drawn at random, for p/q acceptance."""
         random = not self.request.sampling.greedy
-        return random and self.request.acceptance.split(":")[0] == "probabilistic"
+        return random and name_in(self.request.acceptance) == "probabilistic"
 
     def expanded(
         self,

@@ -32,13 +32,18 @@ def load(kind: Kind, name: str) -> Any:
     return found[0].load()
 
 
+def name_in(text: str) -> str:
+    """The name in `NAME` or `NAME:NUMBER:...`."""
+    return text.split(":")[0]
+
+
 def make_acceptance(text: str) -> Any:
     """The strategy that `NAME` or `NAME:NUMBER:...` describes, such as `threshold:0.2`.
 
     BadSetup when there is no such name, or it takes no such numbers.
     """
-    name, *parts = text.split(":")
-    factory = load("acceptance", name)
+    _, *parts = text.split(":")
+    factory = load("acceptance", name_in(text))
     if not parts:
         return factory()
     try:

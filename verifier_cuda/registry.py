@@ -24,6 +24,7 @@ from bus.messages import (
     Welcome,
 )
 from bus.packed import MAX_NODES, Ids
+from strategies import name_in
 from strategies.acceptance import Acceptance
 from verifier_cuda.planner import Pace
 from verifier_cuda.session import Session
@@ -160,7 +161,7 @@ class Registry:
         limits = self.settings.limits
         try:
             self._check(opened)
-            if opened.acceptance.split(":")[0] not in self.settings.strategies:
+            if name_in(opened.acceptance) not in self.settings.strategies:
                 known = ", ".join(self.settings.strategies)
                 raise BadSetup(f"no acceptance strategy is called {opened.acceptance!r}; "
                                f"known are: {known}")  # fmt: skip
