@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from verifier_cuda.cache import SlotCache
+from verifier_cuda.layout import BLOCK
 
 NAME = "draftbus"
 _UNKNOWN = ("softcap", "s_aux", "sliding_window")
@@ -69,8 +70,17 @@ def of_one(
     scores = torch.matmul(asked, key.float().transpose(-1, -2))
     scores = scores.view(1, groups, heads // groups, rows, -1) + mask
     weights = torch.softmax(scores, -1).view(1, groups, heads // groups * rows, -1)
-    summed = torch.matmul(weights, value.float()).view(1, heads, rows, dim)
+    summed = _summed(weights, value.float()).view(1, heads, rows, dim)
     return summed[:, :, :count].to(query.dtype)
+
+
+def _summed(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """The product, summed block by block: libraries cut long sums elsewhere on each machine."""
+    total = torch.matmul(weights[..., :BLOCK], value[..., :BLOCK, :])
+    for start in range(BLOCK, value.shape[-2], BLOCK):
+        end = start + BLOCK
+        total += torch.matmul(weights[..., start:end], value[..., start:end, :])
+    return total
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attend)

@@ -15,6 +15,7 @@ WIDTHS = (4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
 _REPEATS = 5
 _FEW_REPEATS = 2
 _STEPS = 8
+_STARTS = (24, 2 * BLOCK + 24)
 
 
 def pass_costs(model: TargetModel) -> Costs:
@@ -45,14 +46,17 @@ def _in_slots(rows: int, most: int, start: int) -> list[Block]:
 def is_bitwise(model: TargetModel) -> bool:
     """True when rows of trees have, to the last bit, the logits they have when decoded plainly.
 
-    Decodes a few tokens one by one, then the same ones on a branch of a tree of
-    other guesses, at two widths.
+    Looked at near the beginning of a text and, if there is room, in its third block.
     """
+    starts = [start for start in _STARTS if start + _STEPS + 2 <= model.max_model_len]
+    return all(_holds(model, start) for start in starts)
+
+
+def _holds(model: TargetModel, start: int) -> bool:
+    """Decodes a few tokens from `start` one by one, then the same ones on a branch of a tree
+    of other guesses, at two widths."""
     rng = random.Random(0)
-    text = [rng.randrange(model.vocabulary.size) for _ in range(24 + _STEPS)]
-    start = 24
-    if model.max_model_len < len(text) + 2:
-        return True
+    text = [rng.randrange(model.vocabulary.size) for _ in range(start + _STEPS)]
     model.forward([Block(0, 0, text[:start], chain(start), in_line(0, start), None)])
     plain = [
         model.logits([Block(0, start + i, [text[start + i]], [0], [start + i], Sampling())])[0][0]
