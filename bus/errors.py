@@ -22,6 +22,7 @@ class Code(StrEnum):
     PROMPT_TOO_LONG = "prompt_too_long"
     TOKEN_OUT_OF_RANGE = "token_out_of_range"
     BAD_PARAMS = "bad_params"
+    NOT_SHARED = "not_shared"
     OVERLOADED = "overloaded"
     SHUTTING_DOWN = "shutting_down"
 

@@ -124,6 +124,20 @@ class Open(Message, frozen=True, tag=3):
     acceptance: Name = "exact"
     lockstep: bool = False
     """Wait for a draft before each pass, as synchronous speculation does (a baseline)."""
+    shared: Word = 0
+    """A secret by which other drafters may join the session; 0 for none."""
+    guest: bool = False
+    """From a verifier: an offer to join this session. From a drafter: the offer is taken."""
+
+
+class Share(msgspec.Struct, frozen=True, array_like=True):
+    """What one of several drafters gave to a text."""
+
+    model: Name
+    drafted: Count
+    """Guesses of it that were verified; one that two drafters sent counts for both."""
+    accepted: Count
+    """Those that became text."""
 
 
 class Draft(Message, frozen=True, tag=4):
@@ -159,6 +173,8 @@ class Commit(Message, frozen=True, tag=5):
     timings: Timings = Timings()
     rejected: Count = 0
     """Drafted tokens that were turned down where the last token stands; 0 makes it a bonus."""
+    shares: tuple[Share, ...] = ()
+    """In the last Commit, when there were several drafters: the opener's first."""
 
 
 class Close(Message, frozen=True, tag=6):
@@ -188,4 +204,10 @@ class Error(Message, frozen=True, tag=9):
     session: SessionId | None = None
 
 
-AnyMessage = Hello | Welcome | Open | Draft | Commit | Close | Ping | Pong | Error
+class Join(Message, frozen=True, tag=10):
+    """Drafter to verifier: offer me the sessions that are open under this secret, now and later."""
+
+    shared: Word
+
+
+AnyMessage = Hello | Welcome | Open | Draft | Commit | Close | Ping | Pong | Error | Join

@@ -1,7 +1,10 @@
 """`draftbus-drafter`: the only place that reads flags."""
 
 import json
+import math
+import signal
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +18,7 @@ from bus.errors import BadSetup, DraftbusError, Unreachable
 from bus.messages import Sampling
 from bus.sockets import check_exposure, host_of
 from drafter_mlx.config import Config, Drafts, Dtype
+from drafter_mlx.request import shared_word
 from drafter_mlx.rows import Encoder, OutFile, Row, make_job, read_rows
 from strategies.drafting import Options
 
@@ -26,11 +30,6 @@ app = typer.Typer(
 )
 
 Flag = typer.Option
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `complete` a subcommand while there is only one."""
 
 
 @app.command()
@@ -81,6 +80,10 @@ def complete(
     calibration: Annotated[
         Path | None, Flag(help="Keep what is learned about the draft's chances in this file.")
     ] = None,
+    share: Annotated[
+        str | None,
+        Flag(envvar="DRAFTBUS_SECRET", help="Secret by which drafters that `assist` may help."),
+    ] = None,
     concurrency: Annotated[int, Flag(min=1, help="Prompts worked on at a time.")] = 1,
     stream: Annotated[bool, Flag(help="Show the texts of --prompts while they are made.")] = False,
     dtype: Annotated[Dtype, Flag(help="auto: as stored, float32 on a CPU.")] = Config.dtype,
@@ -102,8 +105,9 @@ def complete(
             dec_hook=lambda kind, value: kind(value),
         )  # fmt: skip
         drafts = Drafts(
-            drafting, acceptance, Options(num_draft_tokens, window, branches, step_nodes)
-        )
+            drafting, acceptance, Options(num_draft_tokens, window, branches, step_nodes),
+            shared_word(share) if share else 0,
+        )  # fmt: skip
         check_exposure(host_of(verifier), insecure)
         strategies.load("drafting", drafting)
         target, rows = _target(prompts, out, resume), _source(prompt, prompts)
@@ -120,6 +124,63 @@ def complete(
         raise _die(error, 2) from None
     except DraftbusError as error:
         raise _die(error, 1) from None
+
+
+@app.command()
+def assist(
+    verifier: Annotated[str, Flag(help="Where the verifier listens: tcp://HOST:PORT.")],
+    model: Annotated[str, Flag(help="Folder or hub id of the draft.")],
+    secret: Annotated[
+        str, Flag(envvar="DRAFTBUS_SECRET", help="What the other drafters gave as --share.")
+    ],
+    drafting: Annotated[str, Flag(help="Drafting strategy.")] = Drafts.drafting,
+    num_draft_tokens: Annotated[
+        int, Flag(min=1, max=64, help="Draft length; the depth of a beam.")
+    ] = Options.num_draft_tokens,
+    window: Annotated[
+        int, Flag(min=1, max=64, help="How far to draft beyond the tip.")
+    ] = Options.window,
+    branches: Annotated[
+        int, Flag("--branches", "--num-candidates", min=1, max=16, help="Children of a node.")
+    ] = Options.branches,
+    step_nodes: Annotated[
+        int, Flag(min=1, max=64, help="Most nodes that `tree` feeds to the draft at once.")
+    ] = Options.step_nodes,
+    dtype: Annotated[Dtype, Flag(help="auto: as stored, float32 on a CPU.")] = Config.dtype,
+    insecure: Annotated[
+        bool, Flag(help="Talk to a verifier beyond loopback without keys.")
+    ] = False,
+    trust_remote_code: Annotated[bool, Flag(help="Run code that comes with the model.")] = False,
+) -> None:
+    """Help other drafters with their texts, until interrupted. Waits for a missing verifier."""
+    config = Config(verifier, model, dtype, insecure, trust_remote_code, deadline_s=math.inf)
+    try:
+        options = Options(num_draft_tokens, window, branches, step_nodes)
+        drafts, word = Drafts(drafting, options=options), shared_word(secret)
+        check_exposure(host_of(verifier), insecure)
+        strategies.load("drafting", drafting)
+        _assist(config, drafts, word)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+    except DraftbusError as error:
+        raise _die(error, 1) from None
+
+
+def _assist(config: Config, drafts: Drafts, shared: int) -> None:
+    from drafter_mlx.assist import Assistant
+    from drafter_mlx.daemon import Daemon
+    from drafter_mlx.model import load
+
+    stopped = threading.Event()
+    daemon = Daemon(config, load(config))
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    try:
+        print(f"ready {config.verifier}", flush=True)
+        Assistant(daemon, drafts, shared).run(stopped.is_set)
+        if daemon.talk.failure is not None:
+            raise daemon.talk.failure
+    finally:
+        daemon.close()
 
 
 def _source(prompt: str | None, prompts: Path | None) -> list[Row]:

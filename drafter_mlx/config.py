@@ -35,3 +35,5 @@ class Drafts:
     drafting: str = "tree"
     acceptance: str = "exact"
     options: Options = field(default_factory=Options)
+    shared: int = 0
+    """The word of a secret by which other drafters may help; 0 for none."""

@@ -16,7 +16,9 @@ from bus.messages import (
     Draft,
     Error,
     Hello,
+    Join,
     Message,
+    Open,
     Ping,
     Pong,
     Welcome,
@@ -64,6 +66,10 @@ class Conversation:
         self.errors: dict[int, DraftbusError] = {}
         """Why a session has failed."""
         self.rtt_s: float | None = None
+        self.joined = 0
+        """The secret whose sessions this drafter helps; 0 for none."""
+        self.offers: dict[int, Open] = {}
+        """Others' sessions that may be joined, to be taken from here, by their numbers."""
         self._rtts_s: list[float] = []
         self._hello = hello
         self._address = address
@@ -117,6 +123,8 @@ class Conversation:
                 self._measured(max(0.0, now - message.sent_us / 1e6))
             case Error():
                 self._refused(message, now)
+            case Open() if message.session not in self._lines:
+                self.offers[message.session] = message
             case _:
                 pass  # nothing else is said to a drafter
 
@@ -131,6 +139,7 @@ class Conversation:
         if self._greetings == 1:  # of several it is not known which was answered
             self._measured(now - self._greeted_at)
         self._greetings = 0
+        self._ping_at = now if self.joined else self._ping_at
         again = self.welcome is None or self.welcome.boot_id != welcome.boot_id
         self.welcome = welcome
         for line in list(self._lines.values()) if again else ():
@@ -206,6 +215,8 @@ class Conversation:
             lease_s = self.welcome.limits.lease_ms / 1000
             self._ping_at = now + min(PING_EVERY_S, lease_s / 3)
             self.outbox.append(Ping(int(now * 1e6)))
+            if self.joined:  # again and again: an offer may be lost, or the connection another
+                self.outbox.append(Join(self.joined))
         for line in self._lines.values():
             if now - max(line.served_at, line.opened_at) > line.stall_s:
                 line.stall_s = min(2 * line.stall_s, 60.0)

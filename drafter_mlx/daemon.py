@@ -17,7 +17,8 @@ from drafter_mlx.conversation import Conversation
 from drafter_mlx.experience import Experience
 from drafter_mlx.model import DraftModel
 from drafter_mlx.readings import Readings
-from drafter_mlx.session import Piece, Request, Session
+from drafter_mlx.request import Piece, Request
+from drafter_mlx.session import Session
 from strategies import load as load_strategy
 from strategies.drafting import Step
 
@@ -50,13 +51,23 @@ class Daemon:
         self._readings: dict[int, Reading] = {}
         self._old_readings = Readings(model.reading)
 
-    def start(self, request: Request, drafts: Drafts, listener: Callable[[Piece], None]) -> Session:
-        """Begin a request; `listener` gets each piece of its text."""
+    def start(
+        self,
+        request: Request,
+        drafts: Drafts,
+        listener: Callable[[Piece], None],
+        number: int | None = None,
+    ) -> Session:
+        """Begin a request; `listener` gets each piece of its text.
+
+        `number` is the session's, where it is another drafter's.
+        """
         assert max((*request.prompt, *request.committed)) < self._model.vocabulary.size
         drafting = load_strategy("drafting", drafts.drafting)(drafts.options)
         session = Session(
-            next(self._ids), request, drafting, drafts.options.window, self.experience
-        )
+            next(self._ids) if number is None else number,
+            request, drafting, drafts.options.window, self.experience,
+        )  # fmt: skip
         self._readings[session.id] = self._old_readings.take(session.tree.tokens)
         self.talk.start(session, listener, time.monotonic())
         return session
@@ -68,6 +79,11 @@ class Daemon:
         if reading is not None:
             self._old_readings.give(session.tree.tokens, reading)
         self._send()
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token id that the draft knows."""
+        return self._model.vocabulary.size
 
     @property
     def wire_bytes(self) -> int:

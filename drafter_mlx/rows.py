@@ -98,6 +98,7 @@ def make_job(number: int, row: Row, sampling: Sampling, drafts: Drafts, encoder:
         drafts.acceptance,
         _ids(where, "committed_ids", row.get("committed_ids", ())),
         _field(where, "lockstep", row.get("lockstep", False), bool),
+        drafts.shared,
     )
     if (largest := max(*request.prompt, *request.committed, 0)) >= encoder.vocab_size:
         raise BadSetup(

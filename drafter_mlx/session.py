@@ -2,24 +2,21 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
 import msgspec
 
 from bus.errors import Code, ProtocolError
-from bus.messages import Commit, Draft, Finish, Open, Sampling
+from bus.messages import Commit, Draft, Finish, Open
 from bus.packed import Ids, Proposal
 from drafter_mlx.batch import Batch
 from drafter_mlx.experience import Experience
+from drafter_mlx.request import Origin, Piece, Request
 from drafter_mlx.stats import Stats
 from strategies import name_in
 from strategies.drafting import Drafting, Guess, Observation, Outcome, Step
 from strategies.tree import MAX_TREE_NODES, DraftTree, Node
 
-Origin = Literal["accepted", "correction", "bonus", "plain", "end"]
-"""Drafted and accepted; the target's instead of a draft; the target's after accepted drafts;
-without drafts; an end id, which is not text."""
 Child = tuple[int, float]
 """A guessed token and the draft model's own chance of it."""
 DRAWN = 0.5
@@ -31,25 +28,6 @@ OUTCOMES = 64
 """Passes whose outcome a strategy gets to see."""
 REPUSH_AFTER = 8
 """Passes in a row without drafts, though drafts were sent, after which all are sent again."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a user wants continued. `committed` holds what an earlier run produced."""
-
-    prompt: Ids
-    sampling: Sampling
-    acceptance: str = "exact"
-    committed: Ids = field(default_factory=Ids)
-    lockstep: bool = False
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Newly committed tokens, each with where it came from."""
-
-    tokens: tuple[int, ...]
-    origins: tuple[Origin, ...]
 
 
 class Session:
@@ -102,7 +80,7 @@ class Session:
         request = self.request
         return Open(
             self.id, request.prompt, Ids(self.committed), request.sampling, request.acceptance,
-            request.lockstep,
+            request.lockstep, request.shared, request.guest,
         )  # fmt: skip
 
     # Drafting --------------------------------------------------------------------

@@ -7,7 +7,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from bus.messages import Commit
+import msgspec
+
+from bus.messages import Commit, Share
 
 
 @dataclass
@@ -48,6 +50,8 @@ class Stats:
     """Prompt tokens that the verifier still had in its cache."""
     lossy: bool = False
     """Whether the acceptance strategy may have changed the text."""
+    shares: tuple[Share, ...] = ()
+    """What each of several drafters gave, this one first; empty when it was alone."""
     wire_bytes: int = 0
     """Payload bytes both ways while this session was the newest to end."""
 
@@ -57,6 +61,7 @@ class Stats:
             self.prefilled_at = now - commit.timings.pass_us / 1e6
         self.ended_at = now
         self.tokens += fresh
+        self.shares = commit.shares
         if not commit.width:
             return  # said again after a loss: its passes were never reported
         self.reused += commit.timings.reused
@@ -135,6 +140,7 @@ class Stats:
                 "verifier_wait_s": self.verifier_wait_s,
                 "drafter_busy_s": self.drafter_busy_s,
                 "wire_bytes": self.wire_bytes,
+                "drafters": [msgspec.structs.asdict(share) for share in self.shares],
             },
         }
 

@@ -53,6 +53,8 @@ class Node:
     children: list["Node"] = field(default_factory=list)
     proposal: Proposal | None = None
     """What the children were drawn from, in their order; None when they were not."""
+    sources: tuple[int, ...] = ()
+    """Numbers of the drafters that sent it, the first to do so first."""
 
     def child(self, token: int) -> "Node | None":
         """The child that guesses `token`."""
@@ -177,19 +179,19 @@ class DraftTree:
         self._nodes[node.digest] = node
         return node
 
-    def insert(self, draft: Draft) -> Insertion:
-        """Place the nodes of a Draft, wherever the tip is by now.
+    def insert(self, draft: Draft, source: int = 0) -> Insertion:
+        """Place the nodes of a Draft from drafter number `source`, wherever the tip is by now.
 
         What the tip has passed still counts where it was guessed right.
         """
-        found = last = self._insert_once(draft)
+        found = last = self._insert_once(draft, source)
         while draft.more and last.added and last.dropped:
             # An anchor may be a node that this very message made: then it is known now.
-            last = self._insert_once(draft)
+            last = self._insert_once(draft, source)
             found = Insertion(found.added + last.added, last.dropped)
         return found
 
-    def _insert_once(self, draft: Draft) -> Insertion:
+    def _insert_once(self, draft: Draft, source: int) -> Insertion:
         anchors = [self._anchor(draft.position + more, digest) for more, digest in draft.more]
         drawn = {proposal.place: proposal for proposal in draft.proposals}
         places: list[Node | int | None] = [self._anchor(draft.position, draft.digest)]
@@ -208,6 +210,8 @@ class DraftTree:
                 place = self.add(place, token, draft.confidence[index]) if fits else None
                 if place is not None and len(self) > size:
                     added.append(place)
+                if place is not None and source not in place.sources:
+                    place.sources += (source,)
             places.append(place)
         return Insertion(added, sum(place is None for place in places[1:]))
 

@@ -105,7 +105,9 @@ def follow(model: TargetModel, stories: list[Story], rng: random.Random, width: 
         together = [s for s in open_ if s is open_[0] or rng.random() < 0.8]
         rng.shuffle(together)
         chosen = [
-            select(s.grown(rng, rng.randint(1, 2 * width)), rng.randint(1, width), width, Pace())
+            select(
+                s.grown(rng, rng.randint(1, 2 * width)), rng.randint(1, width), width, Pace().chance
+            )
             for s in together
         ]
         logits = model.logits(

@@ -57,7 +57,7 @@ def two_tokens(seed: int, drafting: str, pace: Pace) -> tuple[int, ...]:
     tree = DraftTree(prompt, 64)
     while (tree.tip < len(prompt) + 2 and tree.tokens[-1] != END) or tree.tip == len(prompt):
         drafted(session, tree, rng.randrange(6), seed)
-        chosen = select(tree, 8, 8, pace)
+        chosen = select(tree, 8, 8, pace.chance)
         chosen = chosen.cut(best_rows([chosen], PASS_COSTS, 0.0)[0])
         verdict = Probabilistic().judge(chosen.rows, View(chosen.rows, seed, tree.tip))
         tokens = [*(chosen.rows.tokens[row] for row in verdict.accepted), verdict.token]

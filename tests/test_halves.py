@@ -30,6 +30,7 @@ from strategies.costs import Costs
 from strategies.drafting import Options
 from verifier_cuda.registry import Reply
 
+OPTIONS = ("num_draft_tokens", "window", "branches", "step_nodes")
 FIELDS: dict[str, list[Any]] = {
     "prompt": [Ids([1]), Ids([5, 0, 5]), Ids([7, 2, 9, 4, 4, 1, 3, 8, 6])],
     "max_tokens": [1, 9, 50, 90],
@@ -41,7 +42,7 @@ FIELDS: dict[str, list[Any]] = {
     "drafting": strategies.names("drafting"),
     "window": [1, 2, 3, 5, 8],
     "num_draft_tokens": [1, 3, 4],
-    "branches": [1, 2, 3, 9], "step_nodes": [1, 3, 8],
+    "branches": [1, 2, 3, 9], "step_nodes": [1, 3, 8], "shared": [0, 7],
 }  # fmt: skip
 """What a job may ask for."""
 WORLD: dict[str, list[Any]] = {
@@ -87,13 +88,13 @@ class Job:
 
     def begin(self, session_id: int) -> Session:
         """A new drafter takes it up, with the text that the last one had."""
-        fields, window, self.told = self.fields, self.fields["window"], len(self.text)
-        options = Options(fields["num_draft_tokens"], window, fields["branches"],
-                          fields["step_nodes"])  # fmt: skip
+        fields, self.told = self.fields, len(self.text)
+        options = Options(*(fields[name] for name in OPTIONS))
         drafting = strategies.load("drafting", fields["drafting"])(options)
-        request = Request(self.prompt, self.sampling, fields["acceptance"], Ids(self.text))
+        named = (self.prompt, self.sampling, fields["acceptance"], Ids(self.text))
+        request = Request(*named, shared=fields["shared"])
         experience = Experience(step_costs=Costs(STEP_COSTS))
-        self.session = Session(session_id, request, drafting, window, experience)
+        self.session = Session(session_id, request, drafting, options.window, experience)
         return self.session
 
     def listen(self, piece: Piece) -> None:
@@ -131,9 +132,8 @@ class World:
         self.restart_drafter()
 
     def restart_verifier(self, rename: bool) -> None:
-        boot_id, width = next(self._serial), self.chosen["width"]
-        more = {name: self.chosen[name] for name in ("costs", "ragged")}
-        self.verifier = Verifier(self.voice, self.limits, boot_id, width=width, **more)
+        more = {name: self.chosen[name] for name in ("width", "costs", "ragged")}
+        self.verifier = Verifier(self.voice, self.limits, next(self._serial), **more)
         if rename:
             self.reconnect()
 
@@ -207,7 +207,7 @@ class World:
         registry, limits = self.verifier.registry, self.limits
         held = [session for peer in registry._peers.values() for session in peer.sessions.values()]
         slots = [session.slot for session in held if session.slot is not None] + registry.slots.free
-        assert sorted(slots) == list(range(limits.max_sessions)), "a slot is lost or shared"
+        assert sorted(slots) == [*range(limits.max_sessions)], "a slot is lost or shared"
         for session in held:
             assert (session.slot is None) == (session.finish is not None)
             assert len(session.tree) <= limits.max_tree_nodes

@@ -47,6 +47,9 @@ EXAMPLES: dict[str, m.AnyMessage] = {
         proposals=Proposals((Proposal(0, (600, 5, 70000), (1.0, 0.5, 0.0625)),)),
     ),
     "Commit": m.Commit(7, 1004, Ids((5, 6, 8)), 2, 9, "stop", m.Timings(30000, 200, 1 << 40), 1),
+    "Open, shared": m.Open(1 << 31, Ids((1, 300)), Ids(), m.Sampling(), shared=1 << 63, guest=True),
+    "Commit, shared": m.Commit(7, 9, Ids((5,)), finish="stop", shares=(m.Share("draft", 9, 4),)),
+    "Join": m.Join(1 << 63),
     "Close": m.Close(MAX_SESSION),
     "Ping": m.Ping(1 << 62),
     "Pong": m.Pong(123456789, 987654321),
@@ -89,16 +92,19 @@ proposals = st.lists(
     st.tuples(ints(255), supports).map(lambda p: Proposal(p[0], tuple(p[1]), tuple(p[1].values()))),
     max_size=3,
 ).map(Proposals)
+shares = st.lists(st.builds(m.Share, names, counts, counts), max_size=16).map(tuple)
 finishes = st.sampled_from((None, "stop", "length"))
 any_message = st.one_of(
     st.builds(m.Hello, counts, names, st.binary(min_size=32, max_size=32), counts, names),
     st.builds(m.Welcome, words, names, limits, several, ids, several),
-    st.builds(m.Open, sessions, ids, ids, samplings, names, st.booleans()),
+    st.builds(m.Open, sessions, ids, ids, samplings, names, st.booleans(), words, st.booleans()),
     st.builds(m.Draft, sessions, counts, prefixes, ids, chances, parents, anchors, micros,
               proposals),
-    st.builds(m.Commit, sessions, counts, ids, counts, counts, finishes, timings, counts),
+    st.builds(m.Commit, sessions, counts, ids, counts, counts, finishes, timings, counts,
+              shares),
     st.builds(m.Error, names, st.text(max_size=1000), st.none() | sessions),
     st.builds(m.Close, sessions), st.builds(m.Ping, micros), st.builds(m.Pong, micros, micros),
+    st.builds(m.Join, words),
 )  # fmt: skip
 leaves = st.one_of(
     st.none(), st.booleans(), st.integers(-(1 << 63), MAX_WORD), st.floats(), st.text(max_size=8),

@@ -35,7 +35,7 @@ def drafted(
 def test_rows_are_the_likeliest_paths_and_lie_where_the_layout_says() -> None:
     # Two children of the tip, and two of the likelier one.
     tree = drafted([10, 11, 20, 21], [0, 0, 1, 1], [0.75, 0.5, 0.5, 0.25])
-    chosen = select(tree, 9, 9, Pace())
+    chosen = select(tree, 9, 9, Pace().chance)
     assert chosen.rows == Rows((3, 10, 11, 20, 21), (0, 0, 0, 1, 1))
     assert chosen.chances == (1.0, 0.75, 0.5, 0.375, 0.1875)
     assert chosen.places == (2, 3, 19, 4, 20)
@@ -44,16 +44,16 @@ def test_rows_are_the_likeliest_paths_and_lie_where_the_layout_says() -> None:
         chosen.nodes[:2], Rows((3, 10, 11), (0, 0, 0)), (2, 3, 19), (1.0, 0.75, 0.5)
     )
     assert chosen.cut(5) is chosen.cut(99) is chosen
-    assert select(tree, 3, 9, Pace()) == chosen.cut(3)
+    assert select(tree, 3, 9, Pace().chance) == chosen.cut(3)
 
 
 def test_a_pass_of_one_row_has_no_drafts() -> None:
-    assert select(drafted([10], [0], [0.9]), 1, 9, Pace()).rows == Rows((3,), (0,))
+    assert select(drafted([10], [0], [0.9]), 1, 9, Pace().chance).rows == Rows((3,), (0,))
 
 
 def test_no_row_is_deeper_than_the_room_or_all_but_sure_to_be_wrong() -> None:
     tree = drafted([10, 20, 30, 11, 12], [0, 1, 2, 0, 0], [0.9, 0.9, 0.9, 0.01, 0.0099])
-    assert select(tree, 9, 2, Pace()).rows.tokens == (3, 10, 20, 11)
+    assert select(tree, 9, 2, Pace().chance).rows.tokens == (3, 10, 20, 11)
 
 
 def test_what_is_likely_is_learned_from_the_text() -> None:
@@ -62,7 +62,7 @@ def test_what_is_likely_is_learned_from_the_text() -> None:
     for _ in range(20):
         pace.calibration.saw(0, 0.75, False)
         pace.calibration.saw(1, 0.5, True)
-    chosen = select(tree, 9, 9, pace)
+    chosen = select(tree, 9, 9, pace.chance)
     assert chosen.rows.tokens == (3, 11, 10)
     # Of 20 none, of 20 all; the prior counts for 6.
     assert chosen.chances == pytest.approx((1.0, (20 + 6 * 0.5) / 26, 6 * 0.75 / 26))
@@ -78,7 +78,7 @@ def test_no_child_is_chosen_without_its_parent(
 ) -> None:
     parents = [at % (row + 1) for row, (at, _) in enumerate(grown)]
     tree = drafted([*range(600, 600 + len(grown))], parents, [c for _, c in grown], text)
-    chosen = select(tree, width, room, Pace())
+    chosen = select(tree, width, room, Pace().chance)
     rows = [tree.root, *chosen.nodes]
     assert len(rows) == len(chosen.places) == len({*chosen.places}) <= width
     assert chosen.rows.tokens == tuple(node.token for node in rows)

@@ -71,7 +71,7 @@ def two_tokens(seed: int, shape: tuple[int, int], pace: Pace) -> tuple[int, int]
         grow(tree, tree.root, seed, shape[0])
         for child in tree.root.children:
             grow(tree, child, seed, shape[1])
-        chosen = select(tree, 16, 8, pace)
+        chosen = select(tree, 16, 8, pace.chance)
         verdict = Probabilistic().judge(chosen.rows, View(chosen.rows, seed, tree.tip))
         tree.advance([*(chosen.rows.tokens[row] for row in verdict.accepted), verdict.token])
     return tree.tokens[1], tree.tokens[2]

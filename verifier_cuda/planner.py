@@ -8,7 +8,7 @@ waiting saves is a pass, in the case that the text agrees with the drafts up to
 there and no further.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -162,14 +162,14 @@ class Selection:
         return Selection(self.nodes[: width - 1], rows, self.places[:width], self.chances[:width])
 
 
-def select(tree: DraftTree, width: int, room: int, pace: Pace) -> Selection:
+def select(tree: DraftTree, width: int, room: int, chance: Callable[[Node], float]) -> Selection:
     """The likeliest nodes, best first, at most `width` rows and `room` tokens deep."""
     layout = Layout(tree.tip - 1)
     nodes: list[Node] = []
     row_of = {tree.root.digest: 0}
     tokens, parents, places, chances = [tree.root.token], [0], [tree.tip - 1], [1.0]
-    for node, chance in tree.best_first(pace.chance) if width > 1 else ():
-        if chance < _FLOOR:
+    for node, reached in tree.best_first(chance) if width > 1 else ():
+        if reached < _FLOOR:
             break
         depth = node.position - tree.tip + 1
         parent = row_of.get(node.parent.digest) if node.parent else None
@@ -181,7 +181,7 @@ def select(tree: DraftTree, width: int, room: int, pace: Pace) -> Selection:
         nodes.append(node)
         row_of[node.digest] = len(nodes)
         for column, value in (
-            (tokens, node.token), (parents, parent), (places, place), (chances, chance)
+            (tokens, node.token), (parents, parent), (places, place), (chances, reached)
         ):  # fmt: skip
             column.append(value)  # type: ignore[arg-type]
         if len(places) >= width:

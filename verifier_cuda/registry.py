@@ -7,47 +7,37 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from bus.errors import BadSetup, Code, ProtocolError
 from bus.messages import (
-    PROTOCOL,
     AnyMessage,
     Close,
     Commit,
     Draft,
     Error,
     Hello,
-    Limits,
+    Join,
     Message,
     Open,
     Ping,
     Pong,
     Welcome,
 )
-from bus.packed import MAX_NODES, Ids
+from bus.packed import Ids
 from strategies import name_in
 from strategies.acceptance import Acceptance
+from verifier_cuda.checks import check_draft, check_hello, check_open
+from verifier_cuda.lobby import FIRST_OFFER, Lobby
 from verifier_cuda.planner import Pace
 from verifier_cuda.session import Session
+from verifier_cuda.settings import Settings
 from verifier_cuda.slots import Slots
+from verifier_cuda.source import Source
 
 MAX_PEERS = 1024
 MAX_FINISHED = 64
 """Finished texts remembered for one peer, so that a lost last Commit can be said again."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a verifier promises: its model, its limits, its strategies."""
-
-    model: str
-    boot_id: int
-    tokenizer_digest: bytes
-    vocab_size: int
-    stop_ids: frozenset[int]
-    limits: Limits
-    strategies: tuple[str, ...]
-    lossy: tuple[str, ...] = ()
-    """Those of `strategies` that may change the text."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +51,13 @@ class Reply:
 @dataclass
 class _Peer:
     heard_at: float
+    model: str
     pace: Pace = field(default_factory=Pace)
     sessions: dict[int, Session] = field(default_factory=dict)
+    guest_of: dict[int, Session] = field(default_factory=dict)
+    """Others' sessions that it drafts for, by the number it knows them by."""
+    joined: int = 0
+    """The secret whose sessions it wants to be offered."""
 
 
 class Registry:
@@ -76,6 +71,7 @@ class Registry:
         self.dropped_drafts = 0
         self._acceptance = acceptance
         self._peers: dict[bytes, _Peer] = {}
+        self._lobby = Lobby()
         self.slots = Slots(settings.limits.max_sessions)
         self._unsent: dict[tuple[bytes, int], int] = {}
         self._full_since: dict[bytes, float] = {}
@@ -103,7 +99,9 @@ class Registry:
         try:
             if isinstance(content, ProtocolError):
                 raise content
-            return [Reply(peer, answer) for answer in self._answer(peer, content, now)]
+            known = self._lobby.added
+            replies = [Reply(peer, answer) for answer in self._answer(peer, content, now)]
+            return replies + self._offers(known)
         except ProtocolError as error:
             self.errors += 1
             return [Reply(peer, Error(error.code, error.message[:1000], error.session))]
@@ -117,7 +115,12 @@ class Registry:
             case _ if peer not in self._peers:
                 raise ProtocolError(Code.NOT_GREETED, "say Hello first")
             case Open():
+                if message.guest:
+                    return [self._attend(peer, message)]
                 return [self._open(peer, message, now)]
+            case Join():
+                self._peers[peer].joined = message.shared
+                return [*self._lobby.offers(message.shared, peer)]
             case Draft():
                 self._draft(peer, message, now)
             case Close():
@@ -130,21 +133,10 @@ class Registry:
 
     def _greet(self, peer: bytes, hello: Hello, now: float) -> Welcome:
         ours = self.settings
-        if hello.protocol != PROTOCOL:
-            raise ProtocolError(
-                Code.PROTOCOL_MISMATCH,
-                f"the verifier speaks protocol {PROTOCOL}, the drafter {hello.protocol}: "
-                "install the same draftbus release on both sides",
-            )
-        if hello.tokenizer_digest != ours.tokenizer_digest or hello.vocab_size != ours.vocab_size:
-            raise ProtocolError(
-                Code.TOKENIZER_MISMATCH,
-                f"{hello.model!r} ({hello.vocab_size} ids) and {ours.model!r} ({ours.vocab_size} "
-                "ids) number their tokens differently: use a draft of the target's model family",
-            )
+        check_hello(hello, ours.model, ours.tokenizer_digest, ours.vocab_size)
         if peer not in self._peers and len(self._peers) >= MAX_PEERS:
             raise ProtocolError(Code.OVERLOADED, f"{MAX_PEERS} drafters are connected already")
-        self._peers.setdefault(peer, _Peer(now))
+        self._peers.setdefault(peer, _Peer(now, hello.model))
         return Welcome(ours.boot_id, ours.model, ours.limits, ours.strategies,
                        Ids(sorted(ours.stop_ids)), ours.lossy)  # fmt: skip
 
@@ -160,7 +152,7 @@ class Registry:
     def _start(self, peer: bytes, opened: Open, now: float) -> Session:
         limits = self.settings.limits
         try:
-            self._check(opened)
+            check_open(opened, limits, self.settings.vocab_size)
             if name_in(opened.acceptance) not in self.settings.strategies:
                 known = ", ".join(self.settings.strategies)
                 raise BadSetup(f"no acceptance strategy is called {opened.acceptance!r}; "
@@ -173,8 +165,10 @@ class Registry:
         except Exception as error:  # a strategy is foreign code
             text = f"acceptance {opened.acceptance!r} raised {error!r}"
             raise ProtocolError(Code.STRATEGY_FAILED, text, opened.session) from None
+        state = self._peers[peer]
+        opener = Source(peer, opened.session, state.model, state.pace)
         session = Session(opened, acceptance, self.settings.stop_ids, limits.max_model_len,
-                          limits.max_tree_nodes, self._peers[peer].pace)  # fmt: skip
+                          limits.max_tree_nodes, opener)  # fmt: skip
         session.committed_at = session.served_at = now
         if session.finish is None:
             taken = None if self.draining else self.slots.take(peer, session.tree.tokens)
@@ -184,8 +178,19 @@ class Registry:
                 raise ProtocolError(code, f"the verifier {reason}: try again", opened.session)
             session.slot, shared = taken
             session.reuse(shared)
+            self._lobby.add(session)
         self._remember(peer, session)
         return session
+
+    def _offers(self, known: int) -> list[Reply]:
+        """What is new is offered to those who wait for it."""
+        if self._lobby.added == known:
+            return []
+        return [
+            Reply(peer, offer)
+            for peer, state in self._peers.items()
+            for offer in self._lobby.offers(state.joined, peer, known)
+        ]
 
     def _remember(self, peer: bytes, session: Session) -> None:
         sessions = self._peers[peer].sessions
@@ -194,74 +199,54 @@ class Registry:
             self.close(peer, old)
         sessions[session.id] = session
 
-    def _check(self, opened: Open) -> None:
-        limits, vocab_size = self.settings.limits, self.settings.vocab_size
-        if not opened.prompt:
-            raise ProtocolError(Code.EMPTY_PROMPT, "the prompt has no tokens", opened.session)
-        if len(opened.prompt) >= limits.max_model_len:
+    def _attend(self, peer: bytes, opened: Open) -> Message:
+        state = self._peers[peer]
+        session = self._lobby.enter(opened, peer, state.model, state.pace)
+        if session is None:
             raise ProtocolError(
-                Code.PROMPT_TOO_LONG,
-                f"the prompt has {len(opened.prompt)} tokens and the verifier takes at most "
-                f"{limits.max_model_len - 1}: shorten it, or raise --max-model-len there",
-                opened.session,
+                Code.NOT_SHARED, "no such session is open under this secret", opened.session
             )
-        if len(opened.committed) > opened.sampling.max_tokens:
-            raise ProtocolError(
-                Code.BAD_PARAMS, "more was committed than max_tokens allows", opened.session
-            )
-        named = max(*opened.prompt, *opened.committed, *opened.sampling.stop_ids, 0)
-        if named >= vocab_size:
-            raise ProtocolError(
-                Code.TOKEN_OUT_OF_RANGE,
-                f"token id {named} is outside the vocabulary of {vocab_size}",
-                opened.session,
-            )
+        state.guest_of[opened.session] = session
+        said = session.since(len(opened.prompt) + len(opened.committed))
+        return replace(said, session=opened.session)
 
     def _draft(self, peer: bytes, draft: Draft, now: float) -> None:
-        session = self._peers[peer].sessions.get(draft.session)
+        state = self._peers[peer]
+        session = state.sessions.get(draft.session) or state.guest_of.get(draft.session)
+        if session is None and draft.session >= FIRST_OFFER:
+            return  # the session was somebody else's, who has ended it meanwhile
         if session is None:
             raise ProtocolError(
                 Code.UNKNOWN_SESSION, "open the session again with what you have", draft.session
             )
-        lengths = {len(draft.tokens), len(draft.confidence), len(draft.parents or draft.tokens)}
-        if len(lengths) != 1:
-            raise ProtocolError(
-                Code.BAD_MESSAGE, "tokens, confidence and parents differ in length", draft.session
-            )
-        if max(draft.parents, default=0) > MAX_NODES + len(draft.more):
-            raise ProtocolError(
-                Code.BAD_MESSAGE, "a parent names an anchor that is not there", draft.session
-            )
-        if max(draft.tokens, default=0) >= self.settings.vocab_size:
-            raise ProtocolError(
-                Code.TOKEN_OUT_OF_RANGE,
-                f"drafted id {max(draft.tokens)} is outside the vocabulary", draft.session,
-            )  # fmt: skip
-        self._check_proposals(draft)
+        check_draft(draft, self.settings.vocab_size)
         if session.finish is None:
-            session.add_draft(draft, now, self._drained_at)
+            session.add_draft(draft, session.source(peer), now, self._drained_at)
 
-    def _check_proposals(self, draft: Draft) -> None:
-        anchors = range(MAX_NODES + 1, MAX_NODES + 1 + len(draft.more))
-        for place, tokens, _ in draft.proposals:
-            if place > len(draft.tokens) and place not in anchors:
-                raise ProtocolError(
-                    Code.BAD_MESSAGE, "a proposal stands at a place that is not there",
-                    draft.session,
-                )  # fmt: skip
-            if max(tokens) >= self.settings.vocab_size:
-                raise ProtocolError(
-                    Code.TOKEN_OUT_OF_RANGE,
-                    f"proposed id {max(tokens)} is outside the vocabulary", draft.session,
-                )  # fmt: skip
+    def told(self, session: Session, commit: Commit) -> list[Reply]:
+        """A Commit for each drafter of its session, under the number that it knows."""
+        return [
+            Reply(source.peer, replace(commit, session=source.number))
+            for source in session.sources
+            if source.present
+        ]
 
     def close(self, peer: bytes, session_id: int) -> None:
-        session = self._peers[peer].sessions.pop(session_id, None)
+        """A drafter is done with a session: its own ends, another's goes on without it."""
+        state = self._peers[peer]
+        if joined := state.guest_of.pop(session_id, None):
+            joined.source(peer).present = False
+        session = state.sessions.pop(session_id, None)
         self._unsent.pop((peer, session_id), None)
         if session is not None:
             self.release(peer, session)
 
     def release(self, peer: bytes, session: Session) -> None:
+        """Nothing more is to be done for a session of `peer`."""
+        self._lobby.remove(session)
+        for guest in session.sources[1:]:
+            if guest.present:
+                self.close(guest.peer, guest.number)
         self.dropped_drafts += session.dropped_drafts
         session.dropped_drafts = 0
         if session.slot is not None:
@@ -270,7 +255,8 @@ class Registry:
 
     def forget(self, peer: bytes) -> None:
         """A peer has left: its sessions end and their slots are free."""
-        for session_id in list(self._peers[peer].sessions) if peer in self._peers else ():
+        state = self._peers.get(peer)
+        for session_id in [*state.sessions, *state.guest_of] if state else ():
             self.close(peer, session_id)
         self._peers.pop(peer, None)
         self.slots.forget(peer)
@@ -287,7 +273,11 @@ class Registry:
 
     def hold(self, reply: Reply) -> None:
         """A reply found no room. A Commit is said again later; the rest the peer asks for again."""
-        if isinstance(reply.message, Commit):
+        if not isinstance(reply.message, Commit):
+            return
+        if reply.message.session in self._peers[reply.peer].guest_of:
+            self.close(reply.peer, reply.message.session)  # nobody waits for a guest
+        else:
             key = (reply.peer, reply.message.session)
             self._unsent[key] = min(self._unsent.get(key, 1 << 31), reply.message.position)
 

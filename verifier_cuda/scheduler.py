@@ -203,8 +203,8 @@ class Scheduler:
                 session.prefill_s += elapsed_s
                 session.committed_at = now
                 continue
-            reply, kept = self._judge(entry, entry.selection, view, elapsed_s, now)
-            replies.append(reply)
+            answers, kept = self._judge(entry, entry.selection, view, elapsed_s, now)
+            replies += answers
             if kept:
                 places = tuple(block.places[row] for row in kept)
                 keeps.append(Keep(block.slot, block.start, places))
@@ -216,7 +216,7 @@ class Scheduler:
 
     def _judge(
         self, entry: Entry, chosen: Selection, view: TargetView, elapsed_s: float, now: float
-    ) -> tuple[Reply, tuple[int, ...]]:
+    ) -> tuple[list[Reply], tuple[int, ...]]:
         session, count = entry.session, self.counters
         waited_s = max(0.0, now - elapsed_s - session.committed_at)
         timings = Timings(int(elapsed_s * 1e6), int(waited_s * 1e6), int(session.prefill_s * 1e6),
@@ -233,12 +233,13 @@ class Scheduler:
             session.cached = entry.block.start
             self._registry.close(entry.owner, session.id)
             text = f"acceptance {session.opened.acceptance!r} raised {error!r}"
-            return Reply(entry.owner, Error(Code.STRATEGY_FAILED, text[:1000], session.id)), ()
+            return [Reply(entry.owner, Error(Code.STRATEGY_FAILED, text[:1000], session.id))], ()
         count.passes += 1
         count.empty_passes += not chosen.nodes
         count.tokens += len(commit.tokens)
         count.drafted += len(chosen.nodes)
         count.accepted += commit.accepted
+        replies = self._registry.told(session, commit)
         if session.finish is not None:
             self._registry.release(entry.owner, session)
-        return Reply(entry.owner, commit), kept
+        return replies, kept

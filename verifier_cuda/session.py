@@ -1,26 +1,14 @@
 """One session at the verifier: its text, its draft tree, and what has been cached. Pure."""
 
-from dataclasses import dataclass
-
-from bus.messages import Commit, Draft, Finish, Open, Timings
+from bus.messages import Commit, Draft, Finish, Open, Share, Timings
 from bus.packed import Ids
 from strategies.acceptance import Acceptance, Verdict
 from strategies.tree import DraftTree, Node
-from verifier_cuda.planner import Pace, Prospect, Selection, prospect, select
+from verifier_cuda.planner import Pace, Prospect, Selection, select
+from verifier_cuda.source import Progress, Source
 
 _LOCKSTEP_S = 0.5
 """How long a session in lockstep waits for a draft."""
-_MISSES = 64
-"""Tips that no draft foresaw, whose first drafts may still come and fit."""
-
-
-@dataclass(frozen=True)
-class _Due:
-    """A draft that is waited for, or could be. Times in seconds of the daemon's clock."""
-
-    at: float
-    path: list[float]
-    """Chances along the path that it is expected to continue."""
 
 
 class Session:
@@ -37,16 +25,16 @@ class Session:
         stop_ids: frozenset[int],
         max_model_len: int,
         max_tree_nodes: int,
-        pace: Pace | None = None,
+        opener: Source,
     ) -> None:
         self.id = opened.session
+        self.sources = [opener]
+        """The drafters that were ever part of it; nodes of the tree name them by their index."""
         self.opened = opened
         self.sampling = opened.sampling
         self.acceptance = acceptance
         self.prompt_length = len(opened.prompt)
         self.tree = DraftTree((*opened.prompt, *opened.committed), max_tree_nodes)
-        self.pace = pace or Pace()
-        """Shared by all sessions of one drafter."""
         self.cached = 0
         self.slot: int | None = None
         self.finish: Finish | None = None
@@ -55,11 +43,6 @@ class Session:
         """When the last Commit was made, in seconds of the daemon's clock."""
         self.served_at = 0.0
         """When the session was last part of a pass."""
-        self.drafted_at = 0.0
-        """When a draft last arrived."""
-        self._live = False  # whether the verifier was waiting when that draft arrived
-        self._missed: dict[int, float] = {}  # tips that no draft foresaw, and when
-        self._exhausted = False  # whether the last pass accepted a draft to its very end
         self.prefill_s = 0.0
         self.reused = 0
         """Tokens that needed no reading; told with the first Commit."""
@@ -84,36 +67,33 @@ class Session:
         """True when `opened` asks for this very text and has seen no more of it than there is."""
         seen = (*opened.prompt, *opened.committed)
         return (
-            (self.opened.prompt, self.sampling, self.opened.acceptance, self.opened.lockstep)
-            == (opened.prompt, opened.sampling, opened.acceptance, opened.lockstep)
+            (self.opened.prompt, self.sampling, self.opened.acceptance)
+            == (opened.prompt, opened.sampling, opened.acceptance)
+            and (self.opened.lockstep, self.opened.shared) == (opened.lockstep, opened.shared)
         ) and tuple(self.tree.tokens[: len(seen)]) == seen
 
-    def add_draft(self, draft: Draft, now: float, drained_at: float) -> None:
-        """Place what was guessed, and learn how long it took.
+    def add_draft(self, draft: Draft, source: Source, now: float, drained_at: float) -> None:
+        """Place what a drafter of this session guessed, and learn how long it took."""
+        depth = len(self.tree.chain())
+        self.dropped_drafts += self.tree.insert(draft, self.sources.index(source)).dropped
+        source.arrived(draft, depth, self._progress, now, drained_at)
 
-        It arrived between `drained_at`, the end of the drain before, and `now`.
-        """
-        tree, pace, depth = self.tree, self.pace, len(self.tree.chain())
-        self.dropped_drafts += tree.insert(draft).dropped
-        deeper = len(tree.chain()) - depth
-        live = drained_at > self.committed_at  # nothing else was done meanwhile
-        if self._exhausted and not live and deeper:
-            self._exhausted = False
-            pace.ahead.add(1.0)
-        if draft.turnaround_us:
-            waited_for = live and not depth and draft.position == tree.tip
-            measured_s = now - self.committed_at if waited_for else draft.turnaround_us / 1e6
-            pace.heard(measured_s)
-            self._missed.pop(draft.position, None)
-            if draft.position < tree.tip and draft.tokens and not any(draft.parents[:1]):
-                # Too late to be verified, but not to be compared.
-                pace.alpha.add(float(draft.tokens[0] == tree.tokens[draft.position]))
-            if not depth:
-                pace.burst.add(deeper)
-        elif live and self._live and self.drafted_at < drained_at:
-            pace.interval_s.add(now - self.drafted_at)
-            pace.growth.add(deeper)
-        self.drafted_at, self._live = now, live
+    def source(self, peer: bytes) -> Source:
+        """The part of a drafter that is here."""
+        return next(source for source in self.sources if source.peer == peer and source.present)
+
+    @property
+    def pace(self) -> Pace:
+        """What the drafts of the session's opener have taught."""
+        return self.sources[0].pace
+
+    @property
+    def _progress(self) -> Progress:
+        return Progress(self.tree, self.committed_at, self.room, self.chance)
+
+    def chance(self, node: Node) -> float:
+        """Of a node, given that its parent was accepted, by what its drafter's others came to."""
+        return self.sources[node.sources[0] if node.sources else 0].pace.chance(node)
 
     @property
     def room(self) -> int:
@@ -126,48 +106,21 @@ class Session:
         return self.committed_at + _LOCKSTEP_S if asleep else 0.0
 
     def prospect(self, pass_s: float, now: float) -> Prospect | None:
-        """What waiting for drafts promises, when a pass takes `pass_s`."""
-        due = self._due(now)
-        if due is None or now >= due.at + self.pace.slack_s:
+        """The best that waiting for drafts promises, when a pass takes `pass_s`."""
+        if self.opened.lockstep:
             return None
-        return prospect(self.pace, due.path, due.at, pass_s, now)
+        found = [source.prospect(self._progress, pass_s, now) for source in self.sources]
+        prospects = [one for one in found if one is not None]
+        return max(prospects, key=lambda one: one.saved_s - one.at, default=None)
 
     def starts(self, now: float) -> None:
         """A pass starts with what is there; learn from what is not."""
-        if self._exhausted:
-            self._exhausted = False
-            self.pace.ahead.add(0.0)
-        due = self._due(now)
-        if due is None or now < due.at + self.pace.slack_s or due.at < self.committed_at:
-            return
-        if len(self.tree):
-            self.pace.growth.add(0.0)
-        else:
-            self.pace.missed(now - self.committed_at)
-
-    def _due(self, now: float) -> _Due | None:
-        """The next draft that may fit; None when there is none to wait for.
-
-        A drafter that has never sent anything is not waited for: its first draft comes
-        anyway, if it comes, and then says how long it took.
-        """
-        pace, tip, chain = self.pace, self.tree.tip, self.tree.chain()
-        turnaround_s = pace.turnaround_s.value
-        if self.opened.lockstep or turnaround_s is None or len(chain) >= self.room:
-            return None
-        if chain:
-            since = max(self.committed_at, self.drafted_at)
-            interval_s = pace.interval_s.value or turnaround_s
-            return _Due(since + interval_s, [*map(pace.chance, chain)])
-        # The answers to earlier corrections may still fit, if they guessed right.
-        ahead = {at + turnaround_s: tip - asked for asked, at in self._missed.items()}
-        last = max(ahead, default=self.committed_at + turnaround_s)
-        at = min((at for at in ahead if at > now), default=last)
-        return _Due(at, [pace.alpha.value or 0.0] * ahead.get(at, 0))
+        for source in () if self.opened.lockstep else self.sources:
+            source.starts(self._progress, now)
 
     def select(self, width: int) -> Selection:
         """The likeliest rows of the next pass, at most `width`."""
-        return select(self.tree, width, self.room, self.pace)
+        return select(self.tree, width, self.room, self.chance)
 
     def commit(
         self, selection: Selection, verdict: Verdict, timings: Timings, now: float
@@ -191,15 +144,14 @@ class Session:
         accepted = min(len(verdict.accepted), len(tokens))
         rejected = len(rows.children(row)) if len(tokens) > accepted else 0
         self.cached = position + accepted
-        self._exhausted = bool(row) and not selection.nodes[row - 1].children
         self._learn(tokens)
+        self._credit(selection, verdict.accepted[:accepted])
         self.tree.advance(tokens)
-        if not len(self.tree):
-            self._missed[self.tree.tip] = now
-            self._missed = dict(list(self._missed.items())[-_MISSES:])
+        for source in () if len(self.tree) else self.sources:
+            source.missed(self.tree.tip, now)
         self.committed_at = now
         commit = Commit(self.id, position, Ids(tokens), accepted, len(rows.tokens), self.finish,
-                        timings, rejected)  # fmt: skip
+                        timings, rejected, self._shares)  # fmt: skip
         return commit, (0, *verdict.accepted[:accepted])
 
     def _learn(self, tokens: list[int]) -> None:
@@ -207,15 +159,29 @@ class Session:
         node: Node | None = self.tree.root
         for token in tokens:
             for child in node.children if node else ():
-                right = child.token == token
-                self.pace.calibration.saw(child.rank, child.confidence, right)
-                if child.rank == 0:
-                    self.pace.alpha.add(float(right))
+                for source in child.sources[:1]:
+                    self.sources[source].learn(child, child.token == token)
             node = node.child(token) if node else None
+
+    def _credit(self, selection: Selection, accepted: tuple[int, ...]) -> None:
+        """Count for each drafter what a pass looked at, and what it took."""
+        for row, node in enumerate(selection.nodes, 1):
+            for source in node.sources:
+                self.sources[source].drafted += 1
+                self.sources[source].accepted += row in accepted
+        last = selection.nodes[accepted[-1] - 1] if accepted else None
+        for number, source in enumerate(self.sources):
+            source.exhausted = last is not None and not last.children and number in last.sources
+
+    @property
+    def _shares(self) -> tuple[Share, ...]:
+        several = self.finish is not None and len(self.sources) > 1
+        return tuple(source.share for source in self.sources) if several else ()
 
     def since(self, position: int) -> Commit:
         """What was committed from `position` on, said again."""
-        return Commit(self.id, position, Ids(self.tree.tokens[position:]), finish=self.finish)
+        tokens = Ids(self.tree.tokens[position:])
+        return Commit(self.id, position, tokens, finish=self.finish, shares=self._shares)
 
     def _ended(self, tokens: list[int]) -> bool:
         if tokens[-1] in self._ends:
