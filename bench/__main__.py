@@ -164,7 +164,13 @@ def throughput(
 @app.command()
 def sweep(
     out: Annotated[Path, Flag(help="Folder for runs.jsonl and passes.jsonl; they are added to.")],
-    drafting: Annotated[str, Flag(help="With commas; synchronous, too.")] = "fixed,pipelined,tree",
+    drafting: Annotated[
+        str, Flag(help="With commas; synchronous, too; A+B is A with a second drafter by B.")
+    ] = "fixed,pipelined,tree",
+    acceptance: Annotated[str, Flag(help="With commas.")] = "exact",
+    lockstep: Annotated[
+        bool, Flag(help="The verifier waits for a draft before each pass.")
+    ] = False,
     num_draft_tokens: Annotated[str, Flag(help="Draft lengths.")] = "2,4,8",
     window: Annotated[str, Flag(help="How far to draft ahead.")] = "16",
     branches: Annotated[
@@ -190,7 +196,7 @@ def sweep(
     counts = {"num_draft_tokens": num_draft_tokens, "window": window, "branches": branches,
               "step_nodes": step_nodes}  # fmt: skip
     with _told():
-        grid = cli.grid(drafting, counts, temperatures, rtts)
+        grid = cli.grid(drafting, counts, temperatures, rtts, acceptance, lockstep)
         asked = Sweep(grid, cli.pairs(pair or ["0.2b/5m"]), tuple(prompts or ()), num_samples,
                       max_tokens, prompt_tokens, dtype, seed)  # fmt: skip
         equal = cli.run(asked, out, Console(highlight=False))

@@ -148,8 +148,11 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def drafting(policy: str) -> str:
-    """The strategy that a policy drafts with; for plain decoding beside others, any."""
-    return "fixed" if policy in (SYNCHRONOUS, "plain") else policy
+    """The strategy that a policy drafts with; for plain decoding beside others, any.
+
+    `A+B` is A, with a second drafter that drafts by B.
+    """
+    return "fixed" if policy in (SYNCHRONOUS, "plain") else policy.split("+")[0]
 
 
 def batch(
@@ -159,7 +162,7 @@ def batch(
     row: Choice = {"max_tokens": max_tokens, "temperature": cell.temperature, "ignore_eos": True}
     if cell.helper not in HELPERS.values():
         row |= {"drafting": drafting(cell.policy), **choice}
-        row["lockstep"] = cell.policy == SYNCHRONOUS
+        row.setdefault("lockstep", cell.policy == SYNCHRONOUS)
     return {
         "rows": [{"prompt_ids": unit.prompt.ids, "seed": unit.seed, **row} for unit in units],
         "at_once": cell.sessions,

@@ -8,12 +8,13 @@ without a drafter get all of them, except `engine`, which gets the verifier's.
 import json
 import os
 import tempfile
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Self
 
 from bench import feed, processes
-from bench.cells import IMPOSTORS, Settings
+from bench.assistant import Second, helping
+from bench.cells import IMPOSTORS, Choice, Settings
 
 FIRST = ("engine", "model")
 """Helpers that are started alone: they measure themselves, or what all else is divided by."""
@@ -111,6 +112,16 @@ class Crew:
         if name in self._failed:
             raise feed.Broken(self._failed[name])
         return self._helpers[name].ask(batch, within_s)
+
+    def second(
+        self, drafting: str, options: Choice, delay_s: float
+    ) -> AbstractContextManager[None]:
+        """A second drafter with the same draft, on the drafter's core, for one text."""
+        assert self._address is not None
+        learned = self._log_path.with_name(f"{drafting}.learned.json")
+        place = self._place(self.cores.drafter, processes.openblas())
+        asked = Second(self._address, self._settings.draft, drafting, options, delay_s, learned)
+        return helping(asked, place)
 
     def _start_verifier(self) -> str:
         settings = self._settings

@@ -26,6 +26,7 @@ class Line:
     """Median over prompts."""
     interval: tuple[float, float] | None
     accepted_length: float | None
+    bytes_per_token: float | None
     equal: bool
 
 
@@ -78,15 +79,17 @@ def name(run: dict[str, Any]) -> str:
 def table(found: Sequence[Line]) -> Table:
     """What loses to plain decoding is red."""
     shown = Table(title="configurations by speed, over the same prompts")
-    for column in ("pair", "configuration", "texts", "tokens/s", "× plain", "tokens/pass", "equal"):
+    for column in ("pair", "configuration", "texts", "tokens/s", "× plain", "tokens/pass",
+                   "bytes/token", "equal"):  # fmt: skip
         shown.add_column(column, justify="left" if column in ("pair", "configuration") else "right")
     for line in found:
         spread = "" if line.interval is None else " ({:.2f} to {:.2f})".format(*line.interval)
         ratio = f"{line.ratio_plain:.2f}{spread}"
         length = "-" if line.accepted_length is None else f"{line.accepted_length:.2f}"
+        size = "-" if line.bytes_per_token is None else f"{line.bytes_per_token:.0f}"
         shown.add_row(line.pair, line.name, str(line.texts), f"{line.tokens_per_s:.1f}",
                       ratio if line.ratio_plain >= 1 else f"[red]{ratio} loses[/red]",
-                      length, "yes" if line.equal else "[red]NO[/red]")  # fmt: skip
+                      length, size, "yes" if line.equal else "[red]NO[/red]")  # fmt: skip
     return shown
 
 
@@ -97,9 +100,12 @@ def _line(pair: str, title: str, group: list[dict[str, Any]]) -> Line:
     spec = [run["metrics"]["speculative_decoding"] for run in group if run.get("metrics")]
     passes = sum(part["num_spec_steps"] for part in spec)
     accepted = sum(part["num_accepted_draft_tokens"] for part in spec)
+    own = [run["metrics"].get("draftbus") for run in group if run.get("metrics")]
+    sent = sum(part["wire_bytes"] for part in own if part)
     middle = estimates.middle(ratios)
     assert middle is not None, "a group has at least one run"
     return Line(
         pair, title, len(group), tokens / seconds, middle, estimates.interval(ratios),
-        1 + accepted / passes if passes else None, all(run["text_equal"] for run in group),
+        1 + accepted / passes if passes else None, sent / tokens if sent else None,
+        all(run["text_equal"] for run in group),
     )  # fmt: skip

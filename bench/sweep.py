@@ -9,6 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from bench import cells, workloads
+from bench.assistant import OPTIONS, SHARED
 from bench.cells import Cell, Choice, Settings, Unit
 from bench.crew import Crew
 from bench.workloads import Prompt
@@ -28,9 +30,15 @@ _USES = {
     "synchronous": ("num_draft_tokens",),
     "pipelined": ("window",),
     "tree": ("branches", "step_nodes", "window"),
+    "tree-lookup": ("branches", "step_nodes", "window"),
+    "multi": ("num_draft_tokens", "branches"),
+    "beam": ("num_draft_tokens", "branches"),
+    "lookup": ("window",),
+    "adaptive": ("num_draft_tokens",),
 }
 """Options that a strategy looks at; a strategy of somebody else's gets all of them."""
-OPTIONS = ("num_draft_tokens", "window", "branches", "step_nodes")
+SAME_TEXT = ("exact", "greedy")
+"""Acceptances under which every text is plain decoding's."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +52,27 @@ class Grid:
     step_nodes: tuple[int, ...] = (4,)
     temperatures: tuple[float, ...] = (0.0,)
     rtts: tuple[float, ...] = (0.0,)
+    acceptance: tuple[str, ...] = ("exact",)
+    lockstep: bool = False
+    """The verifier waits for a draft before each pass: then what is accepted is no question of
+    time."""
 
     def choices(self, drafting: str) -> list[Choice]:
         """Every combination of the options that `drafting` looks at."""
-        used = _USES.get(drafting, OPTIONS)
+        parts = drafting.split("+")
+        used = [name for name in OPTIONS if any(name in _USES.get(p, OPTIONS) for p in parts)]
         values = [getattr(self, name) for name in used]
-        return [dict(zip(used, chosen, strict=True)) for chosen in itertools.product(*values)]
+        more: Choice = {"lockstep": True} if self.lockstep else {}
+        return [
+            dict(zip(used, chosen, strict=True)) | more | named
+            for chosen in itertools.product(*values)
+            for named in self._named()
+        ]
+
+    def _named(self) -> list[Choice]:
+        """The acceptances, where they are not the default alone."""
+        several = self.acceptance != Grid.acceptance
+        return [{"acceptance": name} for name in self.acceptance] if several else [{}]
 
     def cells(self) -> Iterator[tuple[Cell, Choice]]:
         """All configurations."""
@@ -105,7 +128,8 @@ class _Pair:
                     self._say(f"{self._name}, prompt {index + 1}: {cell.key} {choice}")
                     base = plain[cell.temperature]
                     row = self._measure(crew, cell, choice, Unit(index, prompt, sweep.seed), base)
-                    differing += row["token_ids"] != base["token_ids"]
+                    same = choice.get("acceptance", "exact") in SAME_TEXT
+                    differing += same and row["token_ids"] != base["token_ids"]
         return differing
 
     def _prompts(self) -> list[Prompt]:
@@ -137,7 +161,11 @@ class _Pair:
         self, crew: Crew, cell: Cell, unit: Unit, choice: Choice, delay_s: float
     ) -> dict[str, Any]:
         batch = cells.batch(cell, [unit], self._sweep.max_tokens, choice, delay_s)
-        row: dict[str, Any] = crew.ask(cell.helper, batch, WITHIN_S)["rows"][0]
+        with ExitStack() as stack:
+            if second := cell.policy.partition("+")[2]:
+                stack.enter_context(crew.second(second, choice, delay_s))
+                batch["shared"] = SHARED
+            row: dict[str, Any] = crew.ask(cell.helper, batch, WITHIN_S)["rows"][0]
         return row
 
     def _log(

@@ -11,16 +11,25 @@ from bench.throughput_cli import Progress, counts, models, numbers
 from bus.errors import BadSetup
 
 
-def grid(drafting: str, flags: dict[str, str], temperatures: str, rtts: str) -> Grid:
-    """The grid that comma-separated flags describe; `flags` are counts by option."""
-    names = tuple(name.strip() for name in drafting.split(",") if name.strip())
+def listed(flag: str, text: str) -> tuple[str, ...]:
+    """The names in a list with commas; BadSetup when there is none."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise BadSetup("--drafting names no strategy; write for example fixed,tree")
+        raise BadSetup(f"{flag} names no strategy; write names with commas")
+    return names
+
+
+def grid(
+    drafting: str, flags: dict[str, str], temperatures: str, rtts: str,
+    acceptance: str = "exact", lockstep: bool = False,
+) -> Grid:  # fmt: skip
+    """The grid that comma-separated flags describe; `flags` are counts by option."""
+    names, judged = listed("--drafting", drafting), listed("--acceptance", acceptance)
     chosen = {
         option: counts("--" + option.replace("_", "-"), text) for option, text in flags.items()
     }
     return Grid(names, **chosen, temperatures=numbers("--temperatures", temperatures),
-                rtts=numbers("--rtts", rtts))  # fmt: skip
+                rtts=numbers("--rtts", rtts), acceptance=judged, lockstep=lockstep)  # fmt: skip
 
 
 def pairs(names: Sequence[str]) -> tuple[tuple[str, str, str], ...]:

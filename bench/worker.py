@@ -9,6 +9,7 @@ may emulate another network. The model stays loaded. A batch is `{"rows", "at_on
 import argparse
 import sys
 import time
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -135,8 +136,9 @@ class Worker:
             self._verifier, self._name, delay_s=batch["delay_s"], jitter_s=batch["jitter_s"]
         )
         encoder = Encoder(self._model.tokenizer.encode, self._model.vocabulary.size)
+        drafts = replace(self._drafts, shared=batch.get("shared", 0))
         jobs = [
-            make_job(number, row, Sampling(), self._drafts, encoder)
+            make_job(number, row, Sampling(), drafts, encoder)
             for number, row in enumerate(batch["rows"])
         ]
         model, watch = self._model, Watch()

@@ -37,6 +37,14 @@ def test_a_grid_varies_only_what_a_strategy_looks_at():
     assert len(chosen.choices("tree")) == 4
     assert len(chosen.choices("somebodys")) == 8
     assert len(list(chosen.cells())) == 8
+    assert chosen.choices("fixed+pipelined") == [
+        {"num_draft_tokens": k, "window": window} for k in (2, 4) for window in (8, 16)
+    ]
+    judged = Grid(num_draft_tokens=(2,), acceptance=("exact", "typical"), lockstep=True)
+    assert judged.choices("fixed") == [
+        {"num_draft_tokens": 2, "lockstep": True, "acceptance": name}
+        for name in ("exact", "typical")
+    ]
 
 
 def test_flags_become_a_grid_and_bad_ones_say_what_to_write():
@@ -85,16 +93,17 @@ def test_logs_that_are_none_are_named(tmp_path):
 
 
 def test_a_sweep_logs_every_text_and_every_pass(tmp_path):
-    chosen = Grid(("fixed", "tree"), (3,), (8,), (2,), (4,))
+    chosen = Grid(("fixed", "tree", "pipelined+lookup"), (3,), (8,), (2,), (4,))
     asked = Sweep(chosen, (("tiny", str(TARGET), str(DRAFT)),), num_samples=1, max_tokens=16,
                   dtype="float32")  # fmt: skip
     assert sweep.run(asked, tmp_path, lambda text: None) == 0
     runs = report.read([tmp_path])
-    assert [run["policy"] for run in runs] == ["plain", "fixed", "tree"]
+    assert [run["policy"] for run in runs] == ["plain", "fixed", "tree", "pipelined+lookup"]
     assert all(run["text_equal"] for run in runs)
     assert all(run["timings"]["predicted_n"] == 16 for run in runs)
     passes = [json.loads(line) for line in (tmp_path / sweep.PASSES).read_text().splitlines()]
-    assert {entry["run"] for entry in passes} <= {2, 3}
+    assert {entry["run"] for entry in passes} <= {2, 3, 4}
+    assert [len(run["metrics"]["draftbus"]["drafters"]) for run in runs[1:]] == [0, 0, 2]
 
 
 def test_a_throughput_result_becomes_figures(tmp_path):
