@@ -209,7 +209,7 @@ class Registry:
             raise ProtocolError(
                 Code.BAD_PARAMS, "more was committed than max_tokens allows", opened.session
             )
-        named = max(*opened.prompt, *opened.committed, *opened.sampling.stop_ids, 0)
+        named = max(*opened.prompt, *opened.committed, *opened.sampling.named, 0)
         if named >= vocab_size:
             raise ProtocolError(
                 Code.TOKEN_OUT_OF_RANGE,

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
-from bus.messages import Commit, Draft, Finish, Open, Timings
-from bus.packed import Ids
-from strategies.acceptance import Acceptance, Verdict
+import msgspec
+
+from bus.messages import MAX_PAYLOAD, Commit, Draft, Finish, Open, Timings
+from bus.packed import Ids, Logprobs
+from strategies.acceptance import Acceptance, Rows, TargetView, Verdict
+from strategies.penalties import Adjustment
 from strategies.tree import DraftTree, Node
 from verifier_cuda.planner import Pace, Prospect, Selection, prospect, select
 
@@ -44,7 +47,9 @@ class Session:
         self.sampling = opened.sampling
         self.acceptance = acceptance
         self.prompt_length = len(opened.prompt)
-        self.tree = DraftTree((*opened.prompt, *opened.committed), max_tree_nodes)
+        self.tree = DraftTree(
+            (*opened.prompt, *opened.committed), max_tree_nodes, self.prompt_length
+        )
         self.pace = pace or Pace()
         """Shared by all sessions of one drafter."""
         self.cached = 0
@@ -63,6 +68,7 @@ class Session:
         self.prefill_s = 0.0
         self.reused = 0
         """Tokens that needed no reading; told with the first Commit."""
+        self._logprobs: list[bytes] = []  # packed, of the last tokens; with tuples it were tenfold
         own_ends = frozenset() if self.sampling.ignore_eos else stop_ids
         self._ends = own_ends | frozenset(self.sampling.stop_ids)
         self._last = min(self.prompt_length + self.sampling.max_tokens, max_model_len)
@@ -83,10 +89,8 @@ class Session:
     def matches(self, opened: Open) -> bool:
         """True when `opened` asks for this very text and has seen no more of it than there is."""
         seen = (*opened.prompt, *opened.committed)
-        return (
-            (self.opened.prompt, self.sampling, self.opened.acceptance, self.opened.lockstep)
-            == (opened.prompt, opened.sampling, opened.acceptance, opened.lockstep)
-        ) and tuple(self.tree.tokens[: len(seen)]) == seen
+        again = msgspec.structs.replace(opened, committed=self.opened.committed)
+        return again == self.opened and tuple(self.tree.tokens[: len(seen)]) == seen
 
     def add_draft(self, draft: Draft, now: float, drained_at: float) -> None:
         """Place what was guessed, and learn how long it took.
@@ -169,6 +173,12 @@ class Session:
         """The likeliest rows of the next pass, at most `width`."""
         return select(self.tree, width, self.room, self.pace)
 
+    def adjustment(self, rows: Rows) -> Adjustment | None:
+        """What bias and penalties do to the logits of `rows`; None for nothing."""
+        if not self.sampling.adjusts:
+            return None
+        return self.tree.tally.adjustment(self.sampling, rows.paths())
+
     def commit(
         self, selection: Selection, verdict: Verdict, timings: Timings, now: float
     ) -> tuple[Commit, tuple[int, ...]]:
@@ -213,9 +223,25 @@ class Session:
                     self.pace.alpha.add(float(right))
             node = node.child(token) if node else None
 
+    def tell(self, commit: Commit, verdict: Verdict, view: TargetView) -> Commit:
+        """The Commit of a verdict with its logprobs, if they were asked for."""
+        if self.opened.logprobs is None:
+            return commit
+        rows = (0, *verdict.accepted)[: len(commit.tokens)]
+        found = view.logprobs(rows, commit.tokens, self.opened.logprobs)
+        self._logprobs += [Logprobs((one,)).pack() for one in found]
+        return msgspec.structs.replace(commit, logprobs=Logprobs(found))
+
     def since(self, position: int) -> Commit:
-        """What was committed from `position` on, said again."""
-        return Commit(self.id, position, Ids(self.tree.tokens[position:]), finish=self.finish)
+        """What was committed from `position` on, said again; a part of it if not all fits."""
+        end = self.tree.tip
+        if self.opened.logprobs is not None:
+            end = min(end, position + Logprobs.most(self.opened.logprobs, MAX_PAYLOAD - 1000))
+        first = self.tree.tip - len(self._logprobs)  # those before came with the Open
+        told = self._logprobs[max(0, position - first) : max(0, end - first)]
+        finish = self.finish if end == self.tree.tip else None
+        return Commit(self.id, position, Ids(self.tree.tokens[position:end]), finish=finish,
+                      logprobs=Logprobs.unpack(b"".join(told)))  # fmt: skip
 
     def _ended(self, tokens: list[int]) -> bool:
         if tokens[-1] in self._ends:
