@@ -13,6 +13,7 @@ import typer
 import strategies
 from bus.errors import BadSetup, DraftbusError, Unreachable
 from bus.messages import Sampling
+from bus.packed import MAX_TOP, Biases
 from bus.sockets import check_exposure, host_of
 from drafter_mlx.config import Config, Drafts, Dtype
 from drafter_mlx.rows import Encoder, OutFile, Row, make_job, read_rows
@@ -54,6 +55,29 @@ def complete(
     min_p: Annotated[float, Flag(min=0.0, max=1.0)] = 0.0,
     seed: Annotated[int, Flag(min=0, help="Same seed, same text.")] = 0,
     ignore_eos: Annotated[bool, Flag(help="Go on after the model's own end.")] = False,
+    repetition_penalty: Annotated[
+        float,
+        Flag(
+            "--repetition-penalty",
+            "--repeat-penalty",
+            min=0.01,
+            max=100.0,
+            help="Divides the logits of tokens in prompt or text; 1 is none.",
+        ),
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, Flag(min=-2.0, max=2.0, help="Taken from the logits of tokens in the text.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, Flag(min=-2.0, max=2.0, help="The same, as often as the token is there.")
+    ] = 0.0,
+    logit_bias: Annotated[
+        list[str] | None, Flag(metavar="ID=VALUE", help="Added to a logit; repeatable.")
+    ] = None,
+    logprobs: Annotated[
+        int | None,
+        Flag(min=0, max=MAX_TOP, help="Tell the text's logprobs, and of so many likeliest tokens."),
+    ] = None,
     drafting: Annotated[str, Flag(help="Drafting strategy.")] = Drafts.drafting,
     acceptance: Annotated[str, Flag(help="Acceptance strategy.")] = Drafts.acceptance,
     num_draft_tokens: Annotated[
@@ -98,7 +122,8 @@ def complete(
     )
     try:
         sampling = msgspec.convert(
-            [max_tokens, temp, top_k, top_p, min_p, seed, (), ignore_eos], Sampling,
+            [max_tokens, temp, top_k, top_p, min_p, seed, (), ignore_eos, repetition_penalty,
+             presence_penalty, frequency_penalty, _biases(logit_bias or [])], Sampling,
             dec_hook=lambda kind, value: kind(value),
         )  # fmt: skip
         drafts = Drafts(
@@ -110,7 +135,7 @@ def complete(
         if stream and concurrency > 1:
             raise BadSetup("--stream shows one text at a time: leave out --concurrency")
         alone = prompts is None
-        task = _Task(rows, sampling, drafts, target, concurrency, alone or stream, alone)
+        task = _Task(rows, sampling, drafts, target, concurrency, alone or stream, alone, logprobs)
         _complete(config, task)
     except KeyboardInterrupt:
         raise _die("interrupted; the rows written so far are kept", 130) from None
@@ -120,6 +145,14 @@ def complete(
         raise _die(error, 2) from None
     except DraftbusError as error:
         raise _die(error, 1) from None
+
+
+def _biases(flags: list[str]) -> Biases:
+    try:
+        pairs = (flag.partition("=") for flag in flags)
+        return Biases((int(token), float(value)) for token, _, value in pairs)
+    except ValueError as error:
+        raise BadSetup(f"--logit-bias: {error}; write it as ID=VALUE") from None
 
 
 def _source(prompt: str | None, prompts: Path | None) -> list[Row]:
@@ -150,6 +183,8 @@ class _Task:
     streamed: bool
     table: bool
     """Show statistics under the text."""
+    logprobs: int | None
+    """How many likeliest tokens a row tells of, if it does not say; None for no logprobs."""
 
 
 def _complete(config: Config, task: _Task) -> None:
@@ -162,7 +197,7 @@ def _complete(config: Config, task: _Task) -> None:
     model = load(config)
     out, encoder = task.out, Encoder(model.tokenizer.encode, model.vocabulary.size)
     jobs = [
-        make_job(number, row, task.sampling, task.drafts, encoder)
+        make_job(number, row, task.sampling, task.drafts, encoder, task.logprobs)
         for number, row in enumerate(task.rows)
     ]
     if out is not None:
