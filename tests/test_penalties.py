@@ -15,9 +15,12 @@ from transformers import AutoModelForCausalLM, RepetitionPenaltyLogitsProcessor
 
 from bench.pair import DRAFT
 from bus.errors import Code
-from bus.messages import Error, Sampling
-from bus.packed import MAX_SUPPORT, Biases
+from bus.messages import Commit, Error, Sampling
+from bus.packed import MAX_SUPPORT, Biases, Ids
+from drafter_mlx.session import Request, Session
+from strategies import load
 from strategies import penalties as reference
+from strategies.drafting import Options
 from strategies.penalties import Tally
 from strategies.sampling import filtered, scores
 from strategies.tree import DraftTree
@@ -220,6 +223,15 @@ def test_a_bias_outside_the_vocabulary_is_refused() -> None:
 
 
 # At the drafter ----------------------------------------------------------------------
+
+
+def test_the_drafter_knows_what_of_its_tokens_is_text() -> None:
+    request = Request(Ids([3, 1]), EVERYTHING, committed=Ids([4, 4]))
+    session = Session(1, request, load("drafting", "fixed")(Options()), 8)
+    session.on_commit(Commit(1, 4, Ids([5])), 0.0)
+    got = session.tree.tally.adjustment(EVERYTHING, [[6]])
+    for ours, wanted in zip(got, made(EVERYTHING, [3, 1], [4, 4, 5], [[6]]), strict=True):
+        assert np.array_equal(ours, wanted)
 
 
 @pytest.mark.parametrize("batches", [True, False], ids=["together", "row by row"])
