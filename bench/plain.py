@@ -8,6 +8,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from bus.messages import Sampling
+from strategies.penalties import Tally
 from verifier_cuda.model import TargetModel
 from verifier_cuda.scheduler import Block, chain
 
@@ -30,9 +31,11 @@ def decode(target: TargetModel, prompt: list[int], sampling: Sampling) -> Plain:
             [Block(0, 0, prompt[:-1], chain(len(prompt) - 1), range(len(prompt) - 1), None)]
         )
     tokens = list(prompt)
+    tally = Tally(tokens, len(prompt))
     began = time.perf_counter()
     while len(tokens) - len(prompt) < sampling.max_tokens:
-        block = Block(0, len(tokens) - 1, tokens[-1:], [0], [len(tokens) - 1], sampling)
+        block = Block(0, len(tokens) - 1, tokens[-1:], [0], [len(tokens) - 1], sampling,
+                      tally.adjustment(sampling, [()]))  # fmt: skip
         tokens.append(target.forward([block])[0].choice(0))
         if tokens[-1] in target.stop_ids and not sampling.ignore_eos:
             break

@@ -16,7 +16,8 @@ from bench.oracle import Acceptance, Target, Text, children
 from bus.messages import AnyMessage, Draft, Hello
 from drafter_mlx.conversation import Conversation
 from drafter_mlx.experience import Experience
-from drafter_mlx.session import Piece, Request, Session
+from drafter_mlx.piece import Piece
+from drafter_mlx.session import Request, Session
 from strategies.drafting import Step
 from verifier_cuda.registry import Registry, Reply
 from verifier_cuda.scheduler import Entry, Scheduler

@@ -22,9 +22,11 @@ from bus.messages import Sampling
 from drafter_mlx.complete import Completion
 from drafter_mlx.config import Config, Drafts
 from drafter_mlx.daemon import Daemon
+from drafter_mlx.experience import Experience
 from drafter_mlx.model import load
+from drafter_mlx.piece import Piece
 from drafter_mlx.rows import Encoder, make_job
-from drafter_mlx.session import Child, Experience, Piece
+from drafter_mlx.session import Child
 from strategies.costs import Costs
 from strategies.drafting import Options
 

@@ -4,17 +4,18 @@
 against the Struct. No pickle, no extension types, no code that a peer can reach.
 """
 
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 import msgspec
 
 from bus.errors import Code, ProtocolError
 from bus.messages import MAX_PAYLOAD, AnyMessage, Message
-from bus.packed import Anchors, Confidences, Ids, Packed, Parents, Proposals
+from bus.packed import Packed
 
 _MAX_ITEMS = 64
 """Entries of any array on the wire; the long lists travel as byte strings."""
+_UNPACK = {kind: kind.unpack for kind in get_args(Packed)}
 
 
 def encode(message: Message) -> bytes:
@@ -77,7 +78,6 @@ def _plain(value: Any) -> Any:
 
 def _packed(kind: type, value: Any) -> Any:
     """The packed list of `kind` in the bytes `value`."""
-    for known in (Ids, Confidences, Parents, Anchors, Proposals):
-        if kind is known and isinstance(value, bytes):
-            return known.unpack(value)
+    if kind in _UNPACK and isinstance(value, bytes):
+        return _UNPACK[kind](value)
     raise ValueError(f"expected bytes for {kind.__name__}, got {type(value).__name__}")

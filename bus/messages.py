@@ -11,7 +11,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from bus.packed import MAX_TOKENS, Anchors, Confidences, Ids, Parents, Proposals
+from bus.packed import (
+    MAX_TOKENS,
+    MAX_TOP,
+    Anchors,
+    Biases,
+    Confidences,
+    Ids,
+    Logprobs,
+    Parents,
+    Proposals,
+)
 
 PROTOCOL = 2
 
@@ -30,6 +40,9 @@ Word = Annotated[int, Meta(ge=0)]
 Prefix = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 """The rolling digest of a prefix, as `strategies.tree` makes it."""
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Top = Annotated[int, Meta(ge=0, le=MAX_TOP)]
+"""How many likeliest tokens are told with each committed one."""
 Finish = Literal["stop", "length"]
 """Why a text is over: an end id, or no room for more."""
 Micros = Annotated[int, Meta(ge=0, le=1 << 62)]
@@ -54,6 +67,13 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """Ids that end the text, beside the model's own; the id itself is committed."""
     ignore_eos: bool = False
     """Do not stop at the model's own end ids (for benchmarks)."""
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    """Divides what is over 0, and multiplies what is not, of tokens in the prompt or the text."""
+    presence_penalty: Penalty = 0.0
+    """Taken from the logit of each token that is in the text."""
+    frequency_penalty: Penalty = 0.0
+    """The same, as many times as the token is there."""
+    logit_bias: Biases = Biases()
 
     def __post_init__(self) -> None:
         if self.seed >= 1 << 64:  # msgspec checks no bound beyond 63 bits
@@ -63,6 +83,22 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     def greedy(self) -> bool:
         """True when the likeliest token is always taken."""
         return self.temperature < MIN_TEMPERATURE
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """The token ids in it."""
+        return (*self.stop_ids, *dict(self.logit_bias))
+
+    @property
+    def adjusts(self) -> bool:
+        """True when the logits are not taken as they are (`strategies.penalties`)."""
+        return bool(self.logit_bias) or self.penalizes
+
+    @property
+    def penalizes(self) -> bool:
+        """True when the next token depends on which tokens are there already."""
+        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+        return penalties != (1, 0, 0)
 
 
 class Limits(msgspec.Struct, frozen=True, array_like=True):
@@ -124,6 +160,8 @@ class Open(Message, frozen=True, tag=3):
     acceptance: Name = "exact"
     lockstep: bool = False
     """Wait for a draft before each pass, as synchronous speculation does (a baseline)."""
+    logprobs: Top | None = None
+    """Tell the logprobs of the committed tokens and of so many likeliest ones; None for none."""
     shared: Word = 0
     """A secret by which other drafters may join the session; 0 for none."""
     guest: bool = False
@@ -173,6 +211,8 @@ class Commit(Message, frozen=True, tag=5):
     timings: Timings = Timings()
     rejected: Count = 0
     """Drafted tokens that were turned down where the last token stands; 0 makes it a bonus."""
+    logprobs: Logprobs = Logprobs()
+    """Of the last tokens; those before came with an Open. Before all adjustment, temperature 1."""
     shares: tuple[Share, ...] = ()
     """In the last Commit, when there were several drafters: the opener's first."""
 

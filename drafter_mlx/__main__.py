@@ -16,8 +16,10 @@ import typer
 import strategies
 from bus.errors import BadSetup, DraftbusError, Unreachable
 from bus.messages import Sampling
+from bus.packed import MAX_TOP, Biases
 from bus.sockets import check_exposure, host_of
-from drafter_mlx.config import Config, Drafts, Dtype
+from drafter_mlx import flags
+from drafter_mlx.config import Config, Drafts
 from drafter_mlx.request import shared_word
 from drafter_mlx.rows import Encoder, OutFile, Row, make_job, read_rows
 from strategies.drafting import Options
@@ -29,13 +31,13 @@ app = typer.Typer(
     help="The MLX side of draftbus: guesses ahead and shows the verified text.",
 )
 
-Flag = typer.Option
+Flag = flags.Flag
 
 
 @app.command()
 def complete(
-    verifier: Annotated[str, Flag(help="Where the verifier listens: tcp://HOST:PORT.")],
-    model: Annotated[str, Flag(help="Folder or hub id of the draft.")],
+    verifier: flags.Verifier,
+    model: flags.Draft,
     prompt: Annotated[str | None, Flag(help="One prompt; its text is streamed.")] = None,
     prompts: Annotated[
         Path | None, Flag(help="JSON lines with prompt or prompt_ids, and any sampling field.")
@@ -53,47 +55,46 @@ def complete(
     min_p: Annotated[float, Flag(min=0.0, max=1.0)] = 0.0,
     seed: Annotated[int, Flag(min=0, help="Same seed, same text.")] = 0,
     ignore_eos: Annotated[bool, Flag(help="Go on after the model's own end.")] = False,
-    drafting: Annotated[str, Flag(help="Drafting strategy.")] = Drafts.drafting,
-    acceptance: Annotated[str, Flag(help="Acceptance strategy.")] = Drafts.acceptance,
-    num_draft_tokens: Annotated[
-        int, Flag(min=1, max=64, help="Draft length; the depth of a beam.")
-    ] = Options.num_draft_tokens,
-    window: Annotated[
-        int,
+    repetition_penalty: Annotated[
+        float,
         Flag(
-            "--window", "--spec-draft-n-max", min=1, max=64, help="How far to draft beyond the tip."
+            "--repetition-penalty",
+            "--repeat-penalty",
+            min=0.01,
+            max=100.0,
+            help="Divides the logits of tokens in prompt or text; 1 is none.",
         ),
-    ] = Options.window,
-    branches: Annotated[
-        int,
-        Flag(
-            "--branches",
-            "--num-candidates",
-            min=1,
-            max=16,
-            help="Children of a node in a tree; candidates; the width of a beam.",
-        ),
-    ] = Options.branches,
-    step_nodes: Annotated[
-        int, Flag(min=1, max=64, help="Most nodes that `tree` feeds to the draft at once.")
-    ] = Options.step_nodes,
-    calibration: Annotated[
-        Path | None, Flag(help="Keep what is learned about the draft's chances in this file.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, Flag(min=-2.0, max=2.0, help="Taken from the logits of tokens in the text.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, Flag(min=-2.0, max=2.0, help="The same, as often as the token is there.")
+    ] = 0.0,
+    logit_bias: Annotated[
+        list[str] | None, Flag(metavar="ID=VALUE", help="Added to a logit; repeatable.")
     ] = None,
+    logprobs: Annotated[
+        int | None,
+        Flag(min=0, max=MAX_TOP, help="Tell the text's logprobs, and of so many likeliest tokens."),
+    ] = None,
+    drafting: flags.Drafting = Drafts.drafting,
+    acceptance: flags.Acceptance = Drafts.acceptance,
+    num_draft_tokens: flags.NumDraftTokens = Options.num_draft_tokens,
+    window: flags.Window = Options.window,
+    branches: flags.Branches = Options.branches,
+    step_nodes: flags.StepNodes = Options.step_nodes,
+    calibration: flags.Calibration = None,
     share: Annotated[
         str | None,
         Flag(envvar="DRAFTBUS_SECRET", help="Secret by which drafters that `assist` may help."),
     ] = None,
     concurrency: Annotated[int, Flag(min=1, help="Prompts worked on at a time.")] = 1,
     stream: Annotated[bool, Flag(help="Show the texts of --prompts while they are made.")] = False,
-    dtype: Annotated[Dtype, Flag(help="auto: as stored, float32 on a CPU.")] = Config.dtype,
-    deadline: Annotated[
-        float, Flag(min=0.1, help="Seconds a verifier may be missing.")
-    ] = Config.deadline_s,
-    insecure: Annotated[
-        bool, Flag(help="Talk to a verifier beyond loopback without keys.")
-    ] = False,
-    trust_remote_code: Annotated[bool, Flag(help="Run code that comes with the model.")] = False,
+    dtype: flags.Precision = Config.dtype,
+    deadline: flags.Deadline = Config.deadline_s,
+    insecure: flags.Insecure = False,
+    trust_remote_code: flags.TrustRemoteCode = False,
 ) -> None:
     """Complete prompts through a verifier. Exit code 2: the verifier cannot be reached."""
     config = Config(
@@ -101,7 +102,8 @@ def complete(
     )
     try:
         sampling = msgspec.convert(
-            [max_tokens, temp, top_k, top_p, min_p, seed, (), ignore_eos], Sampling,
+            [max_tokens, temp, top_k, top_p, min_p, seed, (), ignore_eos, repetition_penalty,
+             presence_penalty, frequency_penalty, _biases(logit_bias or [])], Sampling,
             dec_hook=lambda kind, value: kind(value),
         )  # fmt: skip
         drafts = Drafts(
@@ -114,7 +116,7 @@ def complete(
         if stream and concurrency > 1:
             raise BadSetup("--stream shows one text at a time: leave out --concurrency")
         alone = prompts is None
-        task = _Task(rows, sampling, drafts, target, concurrency, alone or stream, alone)
+        task = _Task(rows, sampling, drafts, target, concurrency, alone or stream, alone, logprobs)
         _complete(config, task)
     except KeyboardInterrupt:
         raise _die("interrupted; the rows written so far are kept", 130) from None
@@ -128,32 +130,23 @@ def complete(
 
 @app.command()
 def assist(
-    verifier: Annotated[str, Flag(help="Where the verifier listens: tcp://HOST:PORT.")],
-    model: Annotated[str, Flag(help="Folder or hub id of the draft.")],
+    verifier: flags.Verifier,
+    model: flags.Draft,
     secret: Annotated[
         str, Flag(envvar="DRAFTBUS_SECRET", help="What the other drafters gave as --share.")
     ],
-    drafting: Annotated[str, Flag(help="Drafting strategy.")] = Drafts.drafting,
-    num_draft_tokens: Annotated[
-        int, Flag(min=1, max=64, help="Draft length; the depth of a beam.")
-    ] = Options.num_draft_tokens,
-    window: Annotated[
-        int, Flag(min=1, max=64, help="How far to draft beyond the tip.")
-    ] = Options.window,
-    branches: Annotated[
-        int, Flag("--branches", "--num-candidates", min=1, max=16, help="Children of a node.")
-    ] = Options.branches,
-    step_nodes: Annotated[
-        int, Flag(min=1, max=64, help="Most nodes that `tree` feeds to the draft at once.")
-    ] = Options.step_nodes,
-    dtype: Annotated[Dtype, Flag(help="auto: as stored, float32 on a CPU.")] = Config.dtype,
-    insecure: Annotated[
-        bool, Flag(help="Talk to a verifier beyond loopback without keys.")
-    ] = False,
-    trust_remote_code: Annotated[bool, Flag(help="Run code that comes with the model.")] = False,
+    drafting: flags.Drafting = Drafts.drafting,
+    num_draft_tokens: flags.NumDraftTokens = Options.num_draft_tokens,
+    window: flags.Window = Options.window,
+    branches: flags.Branches = Options.branches,
+    step_nodes: flags.StepNodes = Options.step_nodes,
+    calibration: flags.Calibration = None,
+    dtype: flags.Precision = Config.dtype,
+    insecure: flags.Insecure = False,
+    trust_remote_code: flags.TrustRemoteCode = False,
 ) -> None:
     """Help other drafters with their texts, until interrupted. Waits for a missing verifier."""
-    config = Config(verifier, model, dtype, insecure, trust_remote_code, deadline_s=math.inf)
+    config = Config(verifier, model, dtype, insecure, trust_remote_code, math.inf, calibration)
     try:
         options = Options(num_draft_tokens, window, branches, step_nodes)
         drafts, word = Drafts(drafting, options=options), shared_word(secret)
@@ -181,6 +174,14 @@ def _assist(config: Config, drafts: Drafts, shared: int) -> None:
             raise daemon.talk.failure
     finally:
         daemon.close()
+
+
+def _biases(flags: list[str]) -> Biases:
+    try:
+        pairs = (flag.partition("=") for flag in flags)
+        return Biases((int(token), float(value)) for token, _, value in pairs)
+    except ValueError as error:
+        raise BadSetup(f"--logit-bias: {error}; write it as ID=VALUE") from None
 
 
 def _source(prompt: str | None, prompts: Path | None) -> list[Row]:
@@ -211,6 +212,8 @@ class _Task:
     streamed: bool
     table: bool
     """Show statistics under the text."""
+    logprobs: int | None
+    """How many likeliest tokens a row tells of, if it does not say; None for no logprobs."""
 
 
 def _complete(config: Config, task: _Task) -> None:
@@ -223,7 +226,7 @@ def _complete(config: Config, task: _Task) -> None:
     model = load(config)
     out, encoder = task.out, Encoder(model.tokenizer.encode, model.vocabulary.size)
     jobs = [
-        make_job(number, row, task.sampling, task.drafts, encoder)
+        make_job(number, row, task.sampling, task.drafts, encoder, task.logprobs)
         for number, row in enumerate(task.rows)
     ]
     if out is not None:

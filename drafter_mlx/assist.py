@@ -7,7 +7,8 @@ import structlog
 from bus.messages import Open
 from drafter_mlx.config import Drafts
 from drafter_mlx.daemon import Daemon
-from drafter_mlx.request import Piece, Request
+from drafter_mlx.piece import Piece
+from drafter_mlx.request import Request
 from drafter_mlx.session import Session
 
 log = structlog.get_logger()
@@ -40,7 +41,7 @@ class Assistant:
 
     def _join(self, offer: Open) -> Session:
         request = Request(offer.prompt, offer.sampling, offer.acceptance, offer.committed,
-                          offer.lockstep, offer.shared, guest=True)  # fmt: skip
+                          offer.lockstep, shared=offer.shared, guest=True)  # fmt: skip
         return self._daemon.start(request, self._drafts, _unseen, offer.session)
 
     def _ended(self) -> list[Session]:

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from bus.errors import DraftbusError
+from drafter_mlx import logprobs
 from drafter_mlx.daemon import Daemon
+from drafter_mlx.piece import Piece
 from drafter_mlx.rows import Job, Row
-from drafter_mlx.session import Piece, Session
+from drafter_mlx.session import Session
 
 
 class Viewer(Protocol):
@@ -84,4 +86,6 @@ class Completion:
             "metrics": session.stats.metrics(),
         }
         row["metrics"]["draftbus"]["rtt_s"] = talk.rtt_s
+        if job.request.logprobs is not None or any(session.logprobs):
+            row["logprobs"] = logprobs.to_rows(ids, session.logprobs)
         return row if error is None else row | {"error": str(error)}

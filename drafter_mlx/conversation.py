@@ -24,7 +24,8 @@ from bus.messages import (
     Welcome,
 )
 from bus.packed import MAX_TOKENS
-from drafter_mlx.session import Piece, Session
+from drafter_mlx.piece import Piece
+from drafter_mlx.session import Session
 from strategies import name_in
 
 GREET_EVERY_S = 0.5

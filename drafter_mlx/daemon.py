@@ -16,8 +16,9 @@ from drafter_mlx.config import Config, Drafts
 from drafter_mlx.conversation import Conversation
 from drafter_mlx.experience import Experience
 from drafter_mlx.model import DraftModel
+from drafter_mlx.piece import Piece
 from drafter_mlx.readings import Readings
-from drafter_mlx.request import Piece, Request
+from drafter_mlx.request import Request
 from drafter_mlx.session import Session
 from strategies import load as load_strategy
 from strategies.drafting import Step

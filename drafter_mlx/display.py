@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drafter_mlx.session import Origin, Piece
+from drafter_mlx.piece import Origin, Piece
 
 COLOURS: Mapping[Origin, str] = {
     "accepted": "green",

@@ -85,9 +85,9 @@ class DraftModel:
         if not self.batches and len(nodes) > 1:
             return [self.expand(reading, tree, [node], sampling, count)[0] for node in nodes]
         reading.settle(tree)
-        rows = self._read(reading, tree, nodes)
+        rows = self._adjusted(self._read(reading, tree, nodes), tree, nodes, sampling)
         positions = [node.position + 1 for node in nodes]
-        return _best(keyed.scores(rows[:, : self.vocabulary.size], sampling, positions), count)
+        return _best(keyed.scores(rows, sampling, positions), count)
 
     def draw(
         self,
@@ -101,11 +101,22 @@ class DraftModel:
         reading.settle(tree)
         rows = [self._read(reading, tree, [node]) for node in nodes] if not self.batches else []
         logits = mx.concatenate(rows) if rows else self._read(reading, tree, nodes)
-        cut = keyed.filtered(logits[:, : self.vocabulary.size].astype(mx.float32), sampling)
+        logits = self._adjusted(logits, tree, nodes, sampling)
+        cut = keyed.filtered(logits.astype(mx.float32), sampling)
         found = [proposals.support(row) for row in _best(cut, MAX_SUPPORT)]
         drawn = [proposals.drawn(each, sampling.seed, node.position + 1, count)
                  for each, node in zip(found, nodes, strict=True)]  # fmt: skip
         return drawn, list(found)
+
+    def _adjusted(
+        self, rows: mx.array, tree: DraftTree, nodes: Sequence[Node], sampling: Sampling
+    ) -> mx.array:
+        """The logits after `nodes` of the ids that there are, with bias and penalties."""
+        rows = rows[:, : self.vocabulary.size]
+        if not sampling.adjusts:
+            return rows
+        paths = [[step.token for step in node.path()] for node in nodes]
+        return keyed.adjusted(rows, tree.tally.adjustment(sampling, paths))
 
     def _read(self, reading: Reading, tree: DraftTree, nodes: Sequence[Node]) -> mx.array:
         """The logits after each of `nodes`, `[nodes, vocab]`."""

@@ -1,16 +1,12 @@
-"""What a user wants continued, and what comes back piece by piece."""
+"""What a user wants continued."""
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Literal
 
 from bus.errors import BadSetup
 from bus.messages import Sampling
-from bus.packed import Ids
+from bus.packed import Ids, Logprob
 
-Origin = Literal["accepted", "correction", "bonus", "plain", "end"]
-"""Drafted and accepted; the target's instead of a draft; the target's after accepted drafts;
-without drafts; an end id, which is not text."""
 LEAST_SECRET = 8
 """Characters of a secret, at least."""
 
@@ -24,18 +20,14 @@ class Request:
     acceptance: str = "exact"
     committed: Ids = field(default_factory=Ids)
     lockstep: bool = False
+    logprobs: int | None = None
+    """How many likeliest tokens to tell the logprobs of beside each one of the text."""
+    told: tuple[Logprob | None, ...] = ()
+    """Logprobs of `committed`, as far as the earlier run was told them."""
     shared: int = 0
     """A secret by which other drafters may help; 0 for none."""
     guest: bool = False
     """Whether it is another drafter's request, which this one helps."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Newly committed tokens, each with where it came from."""
-
-    tokens: tuple[int, ...]
-    origins: tuple[Origin, ...]
 
 
 def shared_word(secret: str) -> int:

@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +12,14 @@ import msgspec
 
 import strategies
 from bus.errors import BadSetup
-from bus.messages import Sampling
-from bus.packed import Ids
+from bus.messages import Sampling, Top
+from bus.packed import Biases, Ids, Logprob
+from drafter_mlx import logprobs as told
 from drafter_mlx.config import Drafts
 from drafter_mlx.session import MAX_CHILDREN, Request
 
 Row = dict[str, Any]
+_PROMPT = ("prompt", "prompt_ids", "committed_ids", "lockstep", "logprobs")
 _DRAFTS = ("drafting", "acceptance")
 _OPTIONS = ("num_draft_tokens", "window", "branches", "step_nodes")
 _SAMPLING = {field.name: field.type for field in msgspec.structs.fields(Sampling)}
@@ -63,14 +66,37 @@ class Encoder:
     vocab_size: int
 
 
-def make_job(number: int, row: Row, sampling: Sampling, drafts: Drafts, encoder: Encoder) -> Job:
+def make_job(
+    number: int,
+    row: Row,
+    sampling: Sampling,
+    drafts: Drafts,
+    encoder: Encoder,
+    logprobs: int | None = None,
+) -> Job:
     """A row over the flags; BadSetup names the field that cannot be used."""
     where = f"prompt {number + 1}"
-    known = {"prompt", "prompt_ids", "committed_ids", "lockstep", *_SAMPLING, *_DRAFTS, *_OPTIONS}
+    known = {*_PROMPT, *_SAMPLING, *_DRAFTS, *_OPTIONS}
     if unknown := sorted(set(row) - known):
         raise BadSetup(
             f"{where}: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}"
         )
+    drafts = _drafts(where, row, drafts)
+    request = Request(
+        _prompt(where, row, encoder),
+        _sampling(where, row, sampling),
+        drafts.acceptance,
+        _ids(where, "committed_ids", row.get("committed_ids", ())),
+        _field(where, "lockstep", row.get("lockstep", False), bool),
+        _field(where, "logprobs", row.get("logprobs", logprobs), Top | None),
+        shared=drafts.shared,
+    )
+    _check_ids(where, (*request.prompt, *request.committed), encoder)
+    _check_ids(f"{where}: logit_bias", dict(request.sampling.logit_bias), encoder)
+    return Job(number, request, drafts)
+
+
+def _prompt(where: str, row: Row, encoder: Encoder) -> Ids:
     if ("prompt" in row) == ("prompt_ids" in row):
         raise BadSetup(f"{where}: give either prompt or prompt_ids")
     if not isinstance(row.get("prompt", ""), str):
@@ -78,33 +104,32 @@ def make_job(number: int, row: Row, sampling: Sampling, drafts: Drafts, encoder:
     prompt = row["prompt_ids"] if "prompt_ids" in row else _encoded(where, row["prompt"], encoder)
     if not prompt:
         raise BadSetup(f"{where}: the prompt is empty; give it at least one token")
-    chosen = {
-        name: _ids(where, name, row[name]) if kind is Ids else _field(where, name, row[name], kind)
-        for name, kind in _SAMPLING.items()
-        if name in row
-    }
+    return _ids(where, "prompt_ids", prompt)
+
+
+def _drafts(where: str, row: Row, drafts: Drafts) -> Drafts:
     kinds = {name: Children if name == "branches" else Count for name in _OPTIONS}
     options = {name: _field(where, name, row[name], kinds[name]) for name in kinds if name in row}
     names = {name: _field(where, name, row[name], str) for name in _DRAFTS if name in row}
     drafts = replace(drafts, **names, options=replace(drafts.options, **options))
     try:
         strategies.load("drafting", drafts.drafting)
-        sampling = msgspec.structs.replace(sampling, **chosen)
-    except (BadSetup, ValueError) as error:
+    except BadSetup as error:
         raise BadSetup(f"{where}: {error}") from None
-    request = Request(
-        _ids(where, "prompt_ids", prompt),
-        sampling,
-        drafts.acceptance,
-        _ids(where, "committed_ids", row.get("committed_ids", ())),
-        _field(where, "lockstep", row.get("lockstep", False), bool),
-        drafts.shared,
-    )
-    if (largest := max(*request.prompt, *request.committed, 0)) >= encoder.vocab_size:
-        raise BadSetup(
-            f"{where}: token id {largest} is outside the vocabulary of {encoder.vocab_size}"
-        )
-    return Job(number, request, drafts)
+    return drafts
+
+
+def _sampling(where: str, row: Row, sampling: Sampling) -> Sampling:
+    special = {Ids: _ids, Biases: _biases}
+    chosen = {
+        name: special.get(kind, partial(_field, kind=kind))(where, name, row[name])
+        for name, kind in _SAMPLING.items()
+        if name in row
+    }
+    try:
+        return msgspec.structs.replace(sampling, **chosen)
+    except ValueError as error:
+        raise BadSetup(f"{where}: {error}") from None
 
 
 def _field(where: str, name: str, value: Any, kind: Any) -> Any:
@@ -130,6 +155,21 @@ def _ids(where: str, field: str, value: Any) -> Ids:
     return Ids(value)
 
 
+def _check_ids(where: str, ids: Iterable[int], encoder: Encoder) -> None:
+    if (largest := max(ids, default=0)) >= encoder.vocab_size:
+        raise BadSetup(
+            f"{where}: token id {largest} is outside the vocabulary of {encoder.vocab_size}"
+        )
+
+
+def _biases(where: str, field: str, value: Any) -> Biases:
+    """From an object {"id": value}."""
+    try:
+        return Biases(msgspec.convert(value, dict[int, float], str_keys=True).items())
+    except ValueError as error:  # msgspec's own errors are some, too
+        raise BadSetup(f"{where}: {field}: {error}") from None
+
+
 def _kept(path: Path) -> list[Row]:
     """The rows of an earlier run; a last line that was cut by a crash is left out."""
     lines = path.read_text("utf-8", "replace").splitlines()
@@ -138,6 +178,7 @@ def _kept(path: Path) -> list[Row]:
         try:
             row = json.loads(line)
             _ids(f"{path}:{number}", "token_ids", row["token_ids"])
+            _told(f"{path}:{number}", row)
             rows.append(row)
         except (ValueError, KeyError, TypeError):
             if number == len(lines):
@@ -146,6 +187,14 @@ def _kept(path: Path) -> list[Row]:
                 f"{path}:{number} is not an output row: choose another --out, or leave out --resume"
             ) from None
     return rows
+
+
+def _told(where: str, row: Row) -> tuple[Logprob | None, ...]:
+    """The logprobs of a kept row; none at all if nobody asked for them."""
+    try:
+        return told.from_rows(row["token_ids"], row["logprobs"]) if "logprobs" in row else ()
+    except ValueError as error:
+        raise BadSetup(f"{where}: logprobs: {error}") from None
 
 
 class OutFile:
@@ -173,7 +222,8 @@ class OutFile:
             if kept is None:
                 todo.append(job)
             elif kept.get("finish_reason") == "error":
-                request = replace(job.request, committed=Ids(kept["token_ids"]))
+                committed, known = Ids(kept["token_ids"]), _told(self._path.name, kept)
+                request = replace(job.request, committed=committed, told=known)
                 todo.append(replace(job, request=request))
         try:
             self._write_all()

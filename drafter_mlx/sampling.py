@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from bus.messages import Sampling
 from strategies import noise
+from strategies.penalties import Adjustment
 
 
 @functools.cache
@@ -45,6 +46,17 @@ def gumbel_units(keys: Sequence[noise.Key], vocab_size: int) -> mx.array:
     value = table.reshape(-1)[index]
     rise = table.reshape(-1)[index + 1] - value
     return value + ((rise * fraction) >> noise.FRACTION_BITS)
+
+
+def adjusted(logits: mx.array, adjustment: Adjustment | None) -> mx.array:
+    """Logits `[rows, vocab]` as the text has them, float32; the same ones without adjustment."""
+    if adjustment is None:
+        return logits
+    ids, bias, divisor, minus = map(mx.array, adjustment)
+    logits = logits.astype(mx.float32)
+    found = logits[:, ids] + bias
+    found = mx.where(found > 0, found / divisor, found * divisor) - minus
+    return mx.put_along_axis(logits, mx.broadcast_to(ids, found.shape), found, axis=1)
 
 
 def filtered(logits: mx.array, sampling: Sampling) -> mx.array:

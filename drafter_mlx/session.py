@@ -11,7 +11,8 @@ from bus.messages import Commit, Draft, Finish, Open
 from bus.packed import Ids, Proposal
 from drafter_mlx.batch import Batch
 from drafter_mlx.experience import Experience
-from drafter_mlx.request import Origin, Piece, Request
+from drafter_mlx.piece import Piece, logprobs, origins
+from drafter_mlx.request import Request
 from drafter_mlx.stats import Stats
 from strategies import name_in
 from strategies.drafting import Drafting, Guess, Observation, Outcome, Step
@@ -45,7 +46,11 @@ class Session:
         self.request = request
         self.finish: Finish | None = None
         self.stats = Stats(len(request.prompt))
-        self.tree = DraftTree((*request.prompt, *request.committed), MAX_TREE_NODES)
+        self.tree = DraftTree(
+            (*request.prompt, *request.committed), MAX_TREE_NODES, len(request.prompt)
+        )
+        self.logprobs = [*request.told, *[None] * (len(request.committed) - len(request.told))]
+        """Of the text so far; None for tokens of which none were told."""
         self.ends: frozenset[int] = frozenset(request.sampling.stop_ids)
         self.max_len = 1 << 31
         self._drafting = drafting
@@ -80,7 +85,7 @@ class Session:
         request = self.request
         return Open(
             self.id, request.prompt, Ids(self.committed), request.sampling, request.acceptance,
-            request.lockstep, request.shared, request.guest,
+            request.lockstep, request.logprobs, request.shared, request.guest,
         )  # fmt: skip
 
     # Drafting --------------------------------------------------------------------
@@ -205,13 +210,14 @@ class Session:
         if fresh:
             self._answering = now
             self._follow(fresh, commit)
+            self.logprobs += logprobs(commit, len(fresh))
             self.stats.count(commit, len(fresh), now)
             if commit.width:
                 self._outcomes.append(Outcome(commit.width - 1, commit.accepted))
         if commit.finish is not None:
             self.finish = commit.finish
             self.stats.ended_at = now
-        return Piece(tuple(fresh), _origins(commit, len(fresh)))
+        return Piece(tuple(fresh), origins(commit, len(fresh)))
 
     def _follow(self, fresh: Sequence[int], commit: Commit) -> None:
         """Move the root; count what that says about our guesses."""
@@ -264,14 +270,3 @@ def _path_chance(node: Node, known: dict[int, float]) -> float:
         assert node.parent is not None, "the root is known"
         known[node.digest] = node.confidence * _path_chance(node.parent, known)
     return known[node.digest]
-
-
-def _origins(commit: Commit, fresh: int) -> tuple[Origin, ...]:
-    last: Origin = "correction" if commit.rejected else "bonus" if commit.accepted else "plain"
-    origins: list[Origin] = ["plain"] * len(commit.tokens)
-    if commit.width:
-        own = len(commit.tokens) - commit.accepted
-        origins = ["accepted"] * commit.accepted + [last] * own
-    if commit.finish == "stop" and origins:
-        origins[-1] = "end"
-    return tuple(origins[len(origins) - fresh :])

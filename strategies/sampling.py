@@ -1,7 +1,8 @@
 """From logits to a token: the reference that the torch and MLX versions follow.
 
-The order is temperature, top-k, top-p, min-p, as in vLLM and transformers. Ties
-at a cut are all kept, so the result does not depend on how a sort breaks them.
+The order is bias and penalties (`strategies.penalties`, which the logits here have gone
+through), temperature, top-k, top-p, min-p, as in vLLM and transformers. Ties at a cut
+are all kept, so the result does not depend on how a sort breaks them.
 """
 
 import numpy as np

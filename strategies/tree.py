@@ -8,11 +8,13 @@ hold one, grow it with `insert`, and move its root with `advance`.
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from bus.messages import Draft
 from bus.packed import MAX_NODES, Proposal
 from strategies.noise import mix64
+from strategies.penalties import Tally
 
 ROOT_DIGEST = 0x64726166
 """The digest of the empty prefix."""
@@ -93,7 +95,10 @@ class Insertion(NamedTuple):
 class DraftTree:
     """Guesses that continue a committed sequence of at least one token."""
 
-    def __init__(self, tokens: Iterable[int], max_nodes: int) -> None:
+    def __init__(
+        self, tokens: Iterable[int], max_nodes: int, prompt_length: int | None = None
+    ) -> None:
+        """Of `tokens` the first `prompt_length` are the prompt; all, if it is not given."""
         self.tokens: list[int] = []
         """The committed sequence, prompt included."""
         self.max_nodes = max_nodes
@@ -101,6 +106,7 @@ class DraftTree:
         for token in tokens:
             self._append(token)
         assert self.tokens, "a tree needs a token to hang from"
+        self._prompt_length = len(self.tokens) if prompt_length is None else prompt_length
         self.root = Node(self.tokens[-1], self._digests[-1], self.tip - 1)
         self._nodes: dict[int, Node] = {self.root.digest: self.root}
 
@@ -112,6 +118,11 @@ class DraftTree:
     def __len__(self) -> int:
         """Nodes below the root."""
         return len(self._nodes) - 1
+
+    @cached_property
+    def tally(self) -> Tally:
+        """What the committed sequence does to the logits of its next token."""
+        return Tally(self.tokens, self._prompt_length)
 
     def digest_at(self, position: int) -> int:
         """The digest of the first `position` committed tokens."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import by_hand
 import numpy as np
 import pytest
 import torch
@@ -30,8 +31,10 @@ class Reference:
             logits = self.network(
                 input_ids=torch.tensor([tokens[fed:]]), past_key_values=cache, use_cache=True
             ).logits[0, -1]
-            fed = len(tokens)
-            tokens.append(choose(np.asarray(logits), sampling, len(tokens)))
+            fed, row = len(tokens), np.asarray(logits)
+            if sampling.adjusts:
+                row = by_hand.adjusted(row, sampling, prompt, tokens[len(prompt) :])
+            tokens.append(choose(row, sampling, len(tokens)))
             if tokens[-1] in self.ends and not sampling.ignore_eos:
                 break
         return tokens[len(prompt) :]

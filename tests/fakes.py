@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import strategies
 from bus.messages import PROTOCOL, AnyMessage, Draft, Hello, Limits, Message, Open, Sampling
-from bus.packed import Anchor, Anchors, Confidences, Ids, Parents
+from bus.packed import Anchor, Anchors, Confidences, Ids, Logprob, Parents
 from strategies.acceptance import Acceptance
 from strategies.costs import Costs
 from strategies.tree import ROOT_DIGEST, extend
@@ -86,6 +86,11 @@ class FakeView:
 
     def choice(self, row: int) -> int:
         return self.choices[row]
+
+    def logprobs(self, rows: Sequence[int], tokens: Sequence[int], top: int) -> list[Logprob]:
+        """Which row was asked for which token is what they say."""
+        likely = tuple((token, -1.0) for token in range(top))
+        return [Logprob(-1 - t - row / 64, likely) for row, t in zip(rows, tokens, strict=True)]
 
 
 class FakeTarget:
@@ -185,7 +190,8 @@ def hello(**fields: object) -> Hello:
 
 def opening(prompt: Sequence[int] = (3, 1, 4), session: int = 1, **fields: object) -> Open:
     """An Open; what is not a field of it is one of its sampling."""
-    own = {name: fields.pop(name) for name in ("committed", "acceptance") if name in fields}
+    names = fields.keys() & {"committed", "acceptance", "logprobs"}
+    own = {name: fields.pop(name) for name in names}
     committed = Ids(own.pop("committed", ()))
     return Open(session, Ids(prompt), committed, Sampling(**fields), **own)
 

@@ -83,12 +83,52 @@ def test_a_bad_flag_is_named(flags, said):
         ({"prompt_ids": [1], "window": 0}, "prompt 2: window: Expected `int` >= 1"),
         ({"prompt_ids": [1], "drafting": 5}, "prompt 2: drafting: Expected `str`"),
         ({"prompt_ids": [1], "drafting": "magic"}, "prompt 2: no drafting strategy"),
+        ({"prompt_ids": [1], "repetition_penalty": 0}, "prompt 2: repetition_penalty: Expected"),
+        ({"prompt_ids": [1], "presence_penalty": 3}, "prompt 2: presence_penalty: Expected"),
+        ({"prompt_ids": [1], "frequency_penalty": "x"}, "prompt 2: frequency_penalty: Expected"),
+        ({"prompt_ids": [1], "logit_bias": [5]}, "prompt 2: logit_bias: Expected `object`"),
+        ({"prompt_ids": [1], "logit_bias": {"a": 1}}, "prompt 2: logit_bias: Expected `int`"),
+        ({"prompt_ids": [1], "logit_bias": {"5": "1"}}, "prompt 2: logit_bias: Expected `float`"),
+        ({"prompt_ids": [1], "logit_bias": {"5": 101}}, "prompt 2: logit_bias: a bias lies in"),
+        (
+            {"prompt_ids": [1], "logit_bias": {"100000": 1}},
+            "prompt 2: logit_bias: token id 100000 is outside the vocabulary",
+        ),
+        ({"prompt_ids": [1], "logprobs": 21}, "prompt 2: logprobs: Expected `int` <= 20"),
+        ({"prompt_ids": [1], "logprobs": True}, "prompt 2: logprobs: Expected `int | null`"),
     ],
 )
 def test_a_bad_row_is_named_with_its_line_before_anything_runs(row, said, tmp_path):
     done = complete("--prompts", prompts_file(tmp_path, {"prompt": "ok"}, row))
     assert done.exit_code == 1
     assert said in one_line(done.stderr)
+
+
+@pytest.mark.parametrize("bias", ["5", "5=", "=1", "a=1", "5=x", "5=nan", "5=101", "-1=1"])
+def test_a_bad_bias_flag_is_named_and_nothing_is_lost(bias, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text("dear\n")
+    done = complete("--prompt", "a", "--out", str(out), f"--logit-bias={bias}")
+    assert done.exit_code == 1
+    assert "--logit-bias: " in one_line(done.stderr)
+    assert out.read_text() == "dear\n"
+
+
+def test_a_bias_flag_outside_the_vocabulary_is_named():
+    done = complete("--prompt", "a", "--logit-bias", "5=1", "--logit-bias", "100000=2")
+    assert done.exit_code == 1
+    assert "logit_bias: token id 100000 is outside the vocabulary" in one_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--logprobs", "21"), ("--repetition-penalty", "0"), ("--presence-penalty", "2.5"),
+     ("--frequency-penalty", "-3")],
+)  # fmt: skip
+def test_a_sampling_flag_out_of_range_is_refused(flags):
+    done = complete("--prompt", "a", *flags)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{flags[0]}'" in " ".join(done.stderr.split())
 
 
 def test_beyond_loopback_needs_insecure_on_both_sides():

@@ -25,7 +25,8 @@ from bus.messages import (
 )
 from bus.packed import Ids
 from drafter_mlx.conversation import GREET_EVERY_S, RETRY, RETRY_EVERY_S, SILENCE_S, Conversation
-from drafter_mlx.session import Piece, Request, Session
+from drafter_mlx.piece import Piece
+from drafter_mlx.session import Request, Session
 from strategies.drafting import Options
 
 ADDRESS = "tcp://gpu:7700"

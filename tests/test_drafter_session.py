@@ -14,7 +14,8 @@ from bus import codec
 from bus.errors import ProtocolError
 from bus.messages import Commit, Draft, Open, Sampling
 from bus.packed import MAX_NODES, Anchor, Ids, Parents
-from drafter_mlx.session import REPUSH_AFTER, Child, Origin, Piece, Request, Session
+from drafter_mlx.piece import Origin, Piece
+from drafter_mlx.session import REPUSH_AFTER, Child, Request, Session
 from strategies.drafting import Options, Step
 from strategies.drafting.tree import PUSH_FLOOR
 from strategies.tree import DraftTree, Node

@@ -16,7 +16,8 @@ import strategies
 from bus import codec
 from bus.messages import Message
 from drafter_mlx.conversation import Conversation
-from drafter_mlx.request import Piece, Request
+from drafter_mlx.piece import Piece
+from drafter_mlx.request import Request
 from drafter_mlx.session import Session
 from strategies.drafting import Options
 from verifier_cuda.registry import Reply
@@ -41,7 +42,7 @@ class Guest:
         offers, self.talk.offers = self.talk.offers, {}
         for number, offer in offers.items():
             request = Request(offer.prompt, offer.sampling, offer.acceptance, offer.committed,
-                              offer.lockstep, offer.shared, guest=True)  # fmt: skip
+                              offer.lockstep, shared=offer.shared, guest=True)  # fmt: skip
             drafting = strategies.load("drafting", self._drafting)(Options(3, 6, 2, 3))
             self.talk.start(Session(number, request, drafting, 6), self.heard.append, now)
         for session in self.talk.sessions:

@@ -16,14 +16,19 @@ from bus import messages as m
 from bus.errors import Code, ProtocolError
 from bus.messages import MAX_PAYLOAD, MAX_SESSION
 from bus.packed import (
+    MAX_BIAS,
     MAX_ID,
     MAX_NODES,
     MAX_SUPPORT,
     MAX_TOKENS,
+    MAX_TOP,
     Anchor,
     Anchors,
+    Biases,
     Confidences,
     Ids,
+    Logprob,
+    Logprobs,
     Parents,
     Proposal,
     Proposals,
@@ -36,6 +41,12 @@ EXAMPLES: dict[str, m.AnyMessage] = {
     "Hello": m.Hello(2, "draft", bytes(range(32)), 151669, "draftbus 0.1"),
     "Welcome": m.Welcome(1 << 63, "target", m.Limits(8, 4096, 512, 9000), ("exact",), Ids((2, 5))),
     "Open": m.Open(7, Ids((1, 300, 70000)), Ids((9,)), SAMPLING, "greedy", True),
+    "Open, adjusted": m.Open(
+        7, Ids((1, 300)), Ids(),
+        m.Sampling(repetition_penalty=1.2, presence_penalty=-0.5, frequency_penalty=2.0,
+                   logit_bias=Biases(((70000, -100.0), (5, 0.1)))),
+        logprobs=2,
+    ),
     "Draft": m.Draft(7, 1000, 1 << 31, Ids((5, 6)), Confidences((1.0, 0.2)), Parents((0, 0))),
     "Draft, a chain": m.Draft(7, 4, 99, Ids((5, 600)), Confidences((0.8, 0.4))),
     "Draft, further anchors": m.Draft(
@@ -47,6 +58,10 @@ EXAMPLES: dict[str, m.AnyMessage] = {
         proposals=Proposals((Proposal(0, (600, 5, 70000), (1.0, 0.5, 0.0625)),)),
     ),
     "Commit": m.Commit(7, 1004, Ids((5, 6, 8)), 2, 9, "stop", m.Timings(30000, 200, 1 << 40), 1),
+    "Commit, explained": m.Commit(
+        7, 1004, Ids((5, 6)),
+        logprobs=Logprobs((Logprob(-0.5), Logprob(-2.25, ((70000, -0.125), (6, -2.25))))),
+    ),
     "Open, shared": m.Open(1 << 31, Ids((1, 300)), Ids(), m.Sampling(), shared=1 << 63, guest=True),
     "Commit, shared": m.Commit(7, 9, Ids((5,)), finish="stop", shares=(m.Share("draft", 9, 4),)),
     "Join": m.Join(1 << 63),
@@ -79,9 +94,14 @@ parents = st.lists(ints(MAX_NODES) | ints(255), max_size=MAX_NODES).map(
         pick if pick > MAX_NODES else pick % (index + 1) for index, pick in enumerate(picks)
     )
 )
+penalties = st.floats(-2, 2)
+biases = st.dictionaries(ints(MAX_ID), st.floats(-MAX_BIAS, MAX_BIAS), max_size=9).map(
+    lambda found: Biases(found.items())
+)
 samplings = st.builds(
     m.Sampling, st.integers(1, MAX_TOKENS), st.floats(0, 100), ints(MAX_TOKENS),
     st.floats(0, 1, exclude_min=True), st.floats(0, 1), words, ids, st.booleans(),
+    st.floats(0.01, 100), penalties, penalties, biases,
 )  # fmt: skip
 limits = st.builds(m.Limits, counts, counts, counts, counts)
 timings = st.builds(m.Timings, micros, micros, micros, counts)
@@ -93,15 +113,19 @@ proposals = st.lists(
     max_size=3,
 ).map(Proposals)
 shares = st.lists(st.builds(m.Share, names, counts, counts), max_size=16).map(tuple)
+negative = st.floats(-(2.0**100), 0, width=32)
+tops = st.dictionaries(ints(MAX_ID), negative, max_size=MAX_TOP).map(lambda d: (*d.items(),))
+logprobs = st.lists(st.builds(Logprob, negative, tops), max_size=4).map(Logprobs)
 finishes = st.sampled_from((None, "stop", "length"))
 any_message = st.one_of(
     st.builds(m.Hello, counts, names, st.binary(min_size=32, max_size=32), counts, names),
     st.builds(m.Welcome, words, names, limits, several, ids, several),
-    st.builds(m.Open, sessions, ids, ids, samplings, names, st.booleans(), words, st.booleans()),
+    st.builds(m.Open, sessions, ids, ids, samplings, names, st.booleans(),
+              st.none() | ints(MAX_TOP), words, st.booleans()),
     st.builds(m.Draft, sessions, counts, prefixes, ids, chances, parents, anchors, micros,
               proposals),
     st.builds(m.Commit, sessions, counts, ids, counts, counts, finishes, timings, counts,
-              shares),
+              logprobs, shares),
     st.builds(m.Error, names, st.text(max_size=1000), st.none() | sessions),
     st.builds(m.Close, sessions), st.builds(m.Ping, micros), st.builds(m.Pong, micros, micros),
     st.builds(m.Join, words),
@@ -221,6 +245,9 @@ BAD = {
     "an infinite weight": drawn(bytes((0, 1, 5, 0, 0x7C))), "a place alone": drawn(bytes((0,))),
     "a token twice": drawn(bytes((0, 2, 5, 5, 0, 60, 0, 60))),
     "too many proposals": drawn(bytes((0, 1, 5, 0, 60)) * 66),
+    "too many logprobs asked": wire(3, 1, b"", b"", [1], "exact", False, 21),
+    "no repetition penalty": wire(3, 1, b"", b"", [1, 0.0, 0, 1.0, 0.0, 0, b"", False, 0.0]),
+    "a presence penalty": wire(3, 1, b"", b"", [1, 0.0, 0, 1.0, 0.0, 0, b"", False, 1.0, 2.1]),
     "a NaN temperature": wire(3, 1, b"", b"", [1, float("nan")]),
     "top_p of 0": wire(3, 1, b"", b"", [1, 1.0, 0, 0.0]), "a finish": wire(5, 1, 1, b"", 0, 0, "?"),
 }  # fmt: skip

@@ -36,7 +36,7 @@ def check_open(opened: Open, limits: Limits, vocab_size: int) -> None:
         raise ProtocolError(
             Code.BAD_PARAMS, "more was committed than max_tokens allows", opened.session
         )
-    named = max(*opened.prompt, *opened.committed, *opened.sampling.stop_ids, 0)
+    named = max(*opened.prompt, *opened.committed, *opened.sampling.named, 0)
     _check_id("token", named, vocab_size, opened.session)
 
 

@@ -1,7 +1,9 @@
 """Sessions that other drafters may join: who knows a session's secret may draft for it. Pure."""
 
-from bus.messages import Open
-from bus.packed import Ids
+from msgspec.structs import replace
+
+from bus.messages import Commit, Open
+from bus.packed import Ids, Logprobs
 from verifier_cuda.planner import Pace
 from verifier_cuda.session import Session
 from verifier_cuda.source import Source
@@ -48,7 +50,11 @@ class Lobby:
         None when it is over, another one, its own, or has too many drafters.
         """
         session = self._sessions.get(opened.session)
-        if session is None or not (opened.shared and session.matches(opened)):
+        if session is None or not opened.shared:
+            return None
+        # The text is told to guests, and nothing that was asked for about it.
+        asked = replace(opened, guest=False, logprobs=session.opened.logprobs)
+        if not session.matches(asked):
             return None
         opener, *guests = session.sources
         known = next((guest for guest in guests if guest.peer == peer), None)
@@ -64,4 +70,9 @@ class Lobby:
     def _offer(number: int, session: Session) -> Open:
         opened, text = session.opened, session.tree.tokens[session.prompt_length :]
         return Open(number, opened.prompt, Ids(text), opened.sampling, opened.acceptance,
-                    opened.lockstep, opened.shared, guest=True)  # fmt: skip
+                    opened.lockstep, shared=opened.shared, guest=True)  # fmt: skip
+
+
+def for_guest(commit: Commit, number: int) -> Commit:
+    """What a guest is told, who knows the session by `number`."""
+    return replace(commit, session=number, logprobs=Logprobs())

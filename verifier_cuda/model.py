@@ -66,9 +66,13 @@ class TargetModel:
     def forward(self, blocks: Sequence[Block]) -> list[View]:
         """Run one pass over all blocks; what the target says about the rows of each."""
         batch, logits = self._run(blocks)
+        adjusted = [
+            sampling.adjusted(rows, block.adjustment)
+            for rows, block in zip(logits, blocks, strict=True)
+        ]
         chosen: list[torch.Tensor] = []
         positions: list[list[int]] = []
-        for rows, part, block in zip(logits, batch.parts, blocks, strict=True):
+        for rows, part, block in zip(adjusted, batch.parts, blocks, strict=True):
             count = part.count if block.sampling is not None else 0
             own = batch.positions[part.line, part.first : part.first + count]
             positions.append((own + 1).tolist())
@@ -78,8 +82,8 @@ class TargetModel:
             torch.cuda.synchronize()  # so that the time of a prompt is not charged to a later pass
         flat = iter(torch.cat(chosen).tolist() if chosen else [])  # the pass's one host sync
         return [
-            View([next(flat) for _ in after], rows, block.sampling, after)
-            for rows, block, after in zip(logits, blocks, positions, strict=True)
+            View([next(flat) for _ in after], rows, block.sampling, after, raw)
+            for rows, block, after, raw in zip(adjusted, blocks, positions, logits, strict=True)
         ]
 
     @torch.inference_mode()

@@ -7,8 +7,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
 from bus.errors import BadSetup, Code, ProtocolError
 from bus.messages import (
     AnyMessage,
@@ -28,7 +26,7 @@ from bus.packed import Ids
 from strategies import name_in
 from strategies.acceptance import Acceptance
 from verifier_cuda.checks import check_draft, check_hello, check_open
-from verifier_cuda.lobby import FIRST_OFFER, Lobby
+from verifier_cuda.lobby import FIRST_OFFER, Lobby, for_guest
 from verifier_cuda.planner import Pace
 from verifier_cuda.session import Session
 from verifier_cuda.settings import Settings
@@ -208,7 +206,7 @@ class Registry:
             )
         state.guest_of[opened.session] = session
         said = session.since(len(opened.prompt) + len(opened.committed))
-        return replace(said, session=opened.session)
+        return for_guest(said, opened.session)
 
     def _draft(self, peer: bytes, draft: Draft, now: float) -> None:
         state = self._peers[peer]
@@ -225,10 +223,9 @@ class Registry:
 
     def told(self, session: Session, commit: Commit) -> list[Reply]:
         """A Commit for each drafter of its session, under the number that it knows."""
-        return [
-            Reply(source.peer, replace(commit, session=source.number))
-            for source in session.sources
-            if source.present
+        opener, *guests = session.sources
+        return [Reply(opener.peer, commit)] + [
+            Reply(guest.peer, for_guest(commit, guest.number)) for guest in guests if guest.present
         ]
 
     def close(self, peer: bytes, session_id: int) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from bus.messages import Sampling
 from strategies import noise
+from strategies.penalties import Adjustment
 
 _WORD = 0xFFFFFFFF
 
@@ -44,6 +45,20 @@ def gumbel_units(keys: Sequence[noise.Key], vocab_size: int, device: torch.devic
     index = octave * steps + step
     value = table[upper, index]
     return value + ((table[upper, index + 1] - value) * fraction >> noise.FRACTION_BITS)
+
+
+def adjusted(logits: torch.Tensor, adjustment: Adjustment | None) -> torch.Tensor:
+    """Logits `[rows, vocab]` as the text has them, float32; the same ones without adjustment.
+
+    By `strategies.penalties`, bit for bit: division is by a tensor, because CUDA replaces
+    that by a number with a product.
+    """
+    if adjustment is None:
+        return logits
+    ids, bias, divisor, minus = (torch.from_numpy(part).to(logits.device) for part in adjustment)
+    found = logits[:, ids].float() + bias
+    found = torch.where(found > 0, found / divisor, found * divisor) - minus
+    return logits.float().index_copy(1, ids, found)
 
 
 def filtered(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:

@@ -12,6 +12,7 @@ from bus.errors import Code
 from bus.messages import Error, Sampling, Timings
 from strategies.acceptance import TargetView, Verdict
 from strategies.costs import Costs
+from strategies.penalties import Adjustment
 from verifier_cuda.layout import in_line
 from verifier_cuda.planner import Selection, best_rows, best_width, pays_together
 from verifier_cuda.registry import Registry, Reply
@@ -49,6 +50,8 @@ class Block:
     """Where each row lies in the slot."""
     sampling: Sampling | None
     """None for a piece of prompt, whose logits nobody needs."""
+    adjustment: Adjustment | None = None
+    """What bias and penalties do to the rows' logits; None for nothing."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ class Scheduler:
             cut = selection.cut(width)
             assert session.slot is not None, "an unfinished session has a slot"
             block = Block(session.slot, session.cached, cut.rows.tokens, cut.rows.parents,
-                          cut.places, session.sampling)  # fmt: skip
+                          cut.places, session.sampling, session.adjustment(cut.rows))  # fmt: skip
             entries.append(Entry(owner, session, block, cut))
         return entries
 
@@ -234,6 +237,7 @@ class Scheduler:
             self._registry.close(entry.owner, session.id)
             text = f"acceptance {session.opened.acceptance!r} raised {error!r}"
             return [Reply(entry.owner, Error(Code.STRATEGY_FAILED, text[:1000], session.id))], ()
+        commit = session.tell(commit, verdict, view)
         count.passes += 1
         count.empty_passes += not chosen.nodes
         count.tokens += len(commit.tokens)

@@ -1,8 +1,11 @@
 """One session at the verifier: its text, its draft tree, and what has been cached. Pure."""
 
-from bus.messages import Commit, Draft, Finish, Open, Share, Timings
-from bus.packed import Ids
-from strategies.acceptance import Acceptance, Verdict
+from msgspec.structs import replace
+
+from bus.messages import MAX_PAYLOAD, Commit, Draft, Finish, Open, Share, Timings
+from bus.packed import Ids, Logprobs
+from strategies.acceptance import Acceptance, Rows, TargetView, Verdict
+from strategies.penalties import Adjustment
 from strategies.tree import DraftTree, Node
 from verifier_cuda.planner import Pace, Prospect, Selection, select
 from verifier_cuda.source import Progress, Source
@@ -34,7 +37,9 @@ class Session:
         self.sampling = opened.sampling
         self.acceptance = acceptance
         self.prompt_length = len(opened.prompt)
-        self.tree = DraftTree((*opened.prompt, *opened.committed), max_tree_nodes)
+        self.tree = DraftTree(
+            (*opened.prompt, *opened.committed), max_tree_nodes, self.prompt_length
+        )
         self.cached = 0
         self.slot: int | None = None
         self.finish: Finish | None = None
@@ -46,6 +51,7 @@ class Session:
         self.prefill_s = 0.0
         self.reused = 0
         """Tokens that needed no reading; told with the first Commit."""
+        self._logprobs: list[bytes] = []  # packed, of the last tokens; with tuples it were tenfold
         own_ends = frozenset() if self.sampling.ignore_eos else stop_ids
         self._ends = own_ends | frozenset(self.sampling.stop_ids)
         self._last = min(self.prompt_length + self.sampling.max_tokens, max_model_len)
@@ -66,11 +72,8 @@ class Session:
     def matches(self, opened: Open) -> bool:
         """True when `opened` asks for this very text and has seen no more of it than there is."""
         seen = (*opened.prompt, *opened.committed)
-        return (
-            (self.opened.prompt, self.sampling, self.opened.acceptance)
-            == (opened.prompt, opened.sampling, opened.acceptance)
-            and (self.opened.lockstep, self.opened.shared) == (opened.lockstep, opened.shared)
-        ) and tuple(self.tree.tokens[: len(seen)]) == seen
+        again = replace(opened, session=self.id, committed=self.opened.committed)
+        return again == self.opened and tuple(self.tree.tokens[: len(seen)]) == seen
 
     def add_draft(self, draft: Draft, source: Source, now: float, drained_at: float) -> None:
         """Place what a drafter of this session guessed, and learn how long it took."""
@@ -122,6 +125,12 @@ class Session:
         """The likeliest rows of the next pass, at most `width`."""
         return select(self.tree, width, self.room, self.chance)
 
+    def adjustment(self, rows: Rows) -> Adjustment | None:
+        """What bias and penalties do to the logits of `rows`; None for nothing."""
+        if not self.sampling.adjusts:
+            return None
+        return self.tree.tally.adjustment(self.sampling, rows.paths())
+
     def commit(
         self, selection: Selection, verdict: Verdict, timings: Timings, now: float
     ) -> tuple[Commit, tuple[int, ...]]:
@@ -151,7 +160,7 @@ class Session:
             source.missed(self.tree.tip, now)
         self.committed_at = now
         commit = Commit(self.id, position, Ids(tokens), accepted, len(rows.tokens), self.finish,
-                        timings, rejected, self._shares)  # fmt: skip
+                        timings, rejected, shares=self._shares)  # fmt: skip
         return commit, (0, *verdict.accepted[:accepted])
 
     def _learn(self, tokens: list[int]) -> None:
@@ -178,10 +187,25 @@ class Session:
         several = self.finish is not None and len(self.sources) > 1
         return tuple(source.share for source in self.sources) if several else ()
 
+    def tell(self, commit: Commit, verdict: Verdict, view: TargetView) -> Commit:
+        """The Commit of a verdict with its logprobs, if they were asked for."""
+        if self.opened.logprobs is None:
+            return commit
+        rows = (0, *verdict.accepted)[: len(commit.tokens)]
+        found = view.logprobs(rows, commit.tokens, self.opened.logprobs)
+        self._logprobs += [Logprobs((one,)).pack() for one in found]
+        return replace(commit, logprobs=Logprobs(found))
+
     def since(self, position: int) -> Commit:
-        """What was committed from `position` on, said again."""
-        tokens = Ids(self.tree.tokens[position:])
-        return Commit(self.id, position, tokens, finish=self.finish, shares=self._shares)
+        """What was committed from `position` on, said again; a part of it if not all fits."""
+        end = self.tree.tip
+        if self.opened.logprobs is not None:
+            end = min(end, position + Logprobs.most(self.opened.logprobs, MAX_PAYLOAD - 1000))
+        first = self.tree.tip - len(self._logprobs)  # those before came with the Open
+        told = self._logprobs[max(0, position - first) : max(0, end - first)]
+        finish = self.finish if end == self.tree.tip else None
+        return Commit(self.id, position, Ids(self.tree.tokens[position:end]), finish=finish,
+                      logprobs=Logprobs.unpack(b"".join(told)), shares=self._shares)  # fmt: skip
 
     def _ended(self, tokens: list[int]) -> bool:
         if tokens[-1] in self._ends:

@@ -6,9 +6,13 @@ import numpy as np
 import torch
 
 from bus.messages import Sampling
+from bus.packed import Logprob
 from strategies import noise
 from strategies.acceptance import Chances
 from verifier_cuda.sampling import filtered
+
+_LEAST = -9999.0
+"""Stands for the logprob of what is impossible, which no JSON can hold."""
 
 
 class View:
@@ -20,10 +24,15 @@ class View:
         logits: torch.Tensor | None = None,
         sampling: Sampling | None = None,
         positions: Sequence[int] = (),
+        raw: torch.Tensor | None = None,
     ) -> None:
-        """`logits` `[rows, vocab]`; `positions` are those of the tokens after each row."""
+        """`logits` `[rows, vocab]`; `positions` are those of the tokens after each row.
+
+        `raw` are the logits before bias and penalties, if they are others.
+        """
         self._choices = choices
         self._logits = logits
+        self._raw = logits if raw is None else raw
         self._sampling = sampling or Sampling()
         self._positions = positions
 
@@ -41,6 +50,26 @@ class View:
     def likelihoods(self, row: int) -> Chances:
         return _softmax(self._row(row))
 
+    def logprobs(self, rows: Sequence[int], tokens: Sequence[int], top: int) -> list[Logprob]:
+        found = [self._told(row, token, top) for row, token in zip(rows, tokens, strict=True)]
+        told = torch.stack(found).cpu().numpy()  # one copy from the device
+        top = told.shape[1] // 2
+        values, ids = told[:, : 1 + top].astype(np.float32).tolist(), told[:, 1 + top :].astype(int)
+        return [
+            Logprob(own, tuple(sorted(zip(names, others, strict=True), key=_best_first)))
+            for (own, *others), names in zip(values, ids.tolist(), strict=True)
+        ]
+
+    def _told(self, row: int, token: int, top: int) -> torch.Tensor:
+        """The logprob of `token`, those of the likeliest, and their ids: `[1 + 2 * top]`.
+
+        Row by row, so that not even which of two equal ones is told depends on other rows.
+        """
+        assert self._raw is not None, "a piece of prompt has no view"
+        logprobs = self._raw[row].double().log_softmax(-1).nan_to_num(_LEAST, neginf=_LEAST)
+        likeliest = logprobs.clamp_(_LEAST, 0).topk(min(top, len(logprobs)))
+        return torch.cat([logprobs[token : token + 1], likeliest.values, likeliest.indices])
+
     def uniform(self, row: int, number: int) -> float:
         return noise.uniform(self._sampling.seed, self._positions[row], number)
 
@@ -52,3 +81,8 @@ class View:
 def _softmax(rows: torch.Tensor) -> Chances:
     chances: Chances = rows[0].double().softmax(-1).cpu().numpy()
     return chances
+
+
+def _best_first(entry: tuple[int, float]) -> tuple[float, int]:
+    token, logprob = entry
+    return -logprob, token

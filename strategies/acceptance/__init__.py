@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bus.packed import Proposal
+from bus.packed import Logprob, Proposal
 
 Chances = npt.NDArray[np.float64]
 
@@ -32,6 +32,13 @@ class Rows:
         """The rows that continue `row`, in the order they were drafted."""
         return [i for i, parent in enumerate(self.parents) if parent == row and i != row]
 
+    def paths(self) -> list[tuple[int, ...]]:
+        """The drafted tokens from just below row 0 down to each row."""
+        found: list[tuple[int, ...]] = [()]
+        for row in range(1, len(self.tokens)):
+            found.append((*found[self.parents[row]], self.tokens[row]))
+        return found
+
     def drawn(self, row: int) -> list[int]:
         """The children in the order they were drawn, up to the first that is not in the pass."""
         children = sorted(self.children(row), key=lambda child: self.ranks[child])
@@ -46,13 +53,19 @@ class TargetView(Protocol):
         """The target's own keyed choice of the token after `row`."""
 
     def distribution(self, row: int) -> Chances:
-        """What that choice is drawn from, `[vocab]`: all temperature and cuts applied.
+        """What that choice is drawn from, `[vocab]`: penalties, temperature and cuts applied.
 
         At temperature 0 the whole chance is the likeliest token's.
         """
 
     def likelihoods(self, row: int) -> Chances:
-        """The model's own softmax after `row`, `[vocab]`: temperature 1, nothing cut."""
+        """The softmax after `row`, `[vocab]`: bias and penalties, temperature 1, nothing cut."""
+
+    def logprobs(self, rows: Sequence[int], tokens: Sequence[int], top: int) -> list[Logprob]:
+        """The model's own, before all adjustment: of one token after each of `rows`.
+
+        Each with those of the `top` likeliest tokens there.
+        """
 
     def uniform(self, row: int, number: int) -> float:
         """The `number`-th random value in (0, 1) for the position after `row`.
