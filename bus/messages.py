@@ -148,6 +148,8 @@ class Welcome(Message, frozen=True, tag=2):
     """The target's own end ids."""
     lossy: tuple[Name, ...] = ()
     """Those of `strategies` under which the text may not be the target's."""
+    drawn: tuple[Name, ...] = ()
+    """Those that need guesses drawn at random, with the word what from."""
 
 
 class Open(Message, frozen=True, tag=3):

@@ -150,8 +150,10 @@ class Conversation:
     def _equip(self, session: Session, welcome: Welcome) -> None:
         limits = welcome.limits
         ends = frozenset(welcome.stop_ids)
-        session.welcome(ends, limits.max_model_len, limits.max_tree_nodes)
-        session.stats.lossy = name_in(session.request.acceptance) in welcome.lossy
+        name = name_in(session.request.acceptance)
+        drawn = name in welcome.drawn
+        session.welcome(ends, limits.max_model_len, limits.max_tree_nodes, drawn)
+        session.stats.lossy = name in welcome.lossy
         length = len(session.request.prompt)
         if length >= min(limits.max_model_len, MAX_TOKENS):
             reason = (

@@ -14,7 +14,7 @@ from drafter_mlx.experience import Experience
 from drafter_mlx.piece import Piece, logprobs, origins
 from drafter_mlx.request import Request
 from drafter_mlx.stats import Stats
-from strategies import name_in
+from strategies.calibration import Calibration
 from strategies.drafting import Drafting, Guess, Observation, Outcome, Step
 from strategies.tree import MAX_TREE_NODES, DraftTree, Node
 
@@ -56,13 +56,12 @@ class Session:
         self._drafting = drafting
         self._window = window
         self._experience = experience or Experience()
-        self._calibration = self._experience.calibration(request.sampling, self.draws)
         self._pass_s = 0.0
         self.rtt_s = 0.0
         """From a question to the verifier to its answer, as far as was measured."""
         self._answering: float | None = None  # when the Commit was read that no push answered yet
         self._unpushed: list[Node] = []
-        self._lost = False
+        self._lost = self._drawn = False
         self._floor = 0.0
         self._idle_passes = 0
         self._outcomes: deque[Outcome] = deque(maxlen=OUTCOMES)
@@ -72,8 +71,14 @@ class Session:
         """The text so far, without the prompt."""
         return tuple(self.tree.tokens[len(self.request.prompt) :])
 
-    def welcome(self, ends: frozenset[int], max_len: int, max_nodes: int) -> None:
-        """Take over the verifier's limits; called again after every reconnection."""
+    def welcome(
+        self, ends: frozenset[int], max_len: int, max_nodes: int, drawn: bool = False
+    ) -> None:
+        """Take over the verifier's limits; called again after every reconnection.
+
+        `drawn` says that its acceptance needs guesses drawn at random.
+        """
+        self._drawn = drawn
         stop_ids = frozenset(self.request.sampling.stop_ids)
         self.ends = stop_ids if self.request.sampling.ignore_eos else stop_ids | ends
         self.max_len = max_len
@@ -126,8 +131,11 @@ class Session:
     @property
     def draws(self) -> bool:
         """True when guesses have to be drawn at random, for p/q acceptance."""
-        random = not self.request.sampling.greedy
-        return random and name_in(self.request.acceptance) == "probabilistic"
+        return self._drawn and not self.request.sampling.greedy
+
+    @property
+    def _calibration(self) -> Calibration:
+        return self._experience.calibration(self.request.sampling, self.draws)
 
     def expanded(
         self,

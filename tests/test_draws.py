@@ -9,15 +9,16 @@ import random
 
 import numpy as np
 import pytest
-from fakes import guess
+from fakes import guess, hello
 from msgspec.structs import replace
 from scipy.stats import chisquare
 from test_probabilistic import DRAFT, SIZE, TARGET, View, proposal
 
 from bus import codec
-from bus.messages import Commit, Sampling
+from bus.messages import Commit, Limits, Sampling, Welcome
 from bus.packed import Ids, Proposal, Proposals
 from drafter_mlx import proposals
+from drafter_mlx.conversation import Conversation
 from drafter_mlx.session import Request, Session
 from strategies import load
 from strategies.acceptance.probabilistic import Probabilistic
@@ -53,7 +54,7 @@ def two_tokens(seed: int, drafting: str, pace: Pace) -> tuple[int, ...]:
     prompt = Ids([1, 0, 1, 3, 0])
     session = Session(1, Request(prompt, sampling, "probabilistic"),
                       load("drafting", drafting)(OPTIONS), OPTIONS.window)  # fmt: skip
-    session.welcome(frozenset([END]), 1000, 64)
+    session.welcome(frozenset([END]), 1000, 64, drawn=True)
     tree = DraftTree(prompt, 64)
     while (tree.tip < len(prompt) + 2 and tree.tokens[-1] != END) or tree.tip == len(prompt):
         drafted(session, tree, rng.randrange(6), seed)
@@ -75,8 +76,24 @@ def drawing() -> Session:
     """A session that draws, with a text that repeats itself."""
     request = Request(Ids([1, 0, 1, 3, 0]), Sampling(64, 1.0), "probabilistic")
     session = Session(1, request, load("drafting", "tree-lookup")(OPTIONS), OPTIONS.window)
-    session.welcome(frozenset([END]), 1000, 64)
+    session.welcome(frozenset([END]), 1000, 64, drawn=True)
     return session
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "temperature", "draws"),
+    [("own", 1.0, True), ("own:0.5", 1.0, True), ("own", 0.0, False), ("exact", 1.0, False)],
+)
+def test_whoever_asks_for_draws_gets_them_and_nobody_else(
+    acceptance: str, temperature: float, draws: bool
+) -> None:
+    talk = Conversation(hello(), "tcp://verifier:7700", 9.0, 0.0)
+    request = Request(Ids([1, 2]), Sampling(9, temperature), acceptance)
+    session = Session(1, request, load("drafting", "tree")(OPTIONS), 4)
+    talk.start(session, lambda piece: None, 0.0)
+    named = ("own", "exact")
+    talk.handle(Welcome(1, "target", Limits(1, 99, 64, 5000), named, drawn=("own",)), 0.0)
+    assert session.draws is draws
 
 
 def test_no_lookup_stands_among_draws_and_nobody_spins() -> None:

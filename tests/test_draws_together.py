@@ -59,6 +59,7 @@ def texts(start: int, drafting: str, verifier: Verifier) -> list[tuple[int, ...]
         request = Request(PROMPT, sampling, "probabilistic")
         strategy = load("drafting", drafting)(OPTIONS)
         sessions[number] = Session(number, request, strategy, OPTIONS.window)
+        sessions[number].welcome(frozenset(), 1000, 64, drawn=True)
         verifier.say(sessions[number].open())
     now = float(start)
     while open_ := [session for session in sessions.values() if session.finish is None]:

@@ -40,6 +40,7 @@ SAMPLING = m.Sampling(300, 0.7, 40, 0.9, 0.05, MAX_WORD, Ids((2, 70000)), True)
 EXAMPLES: dict[str, m.AnyMessage] = {
     "Hello": m.Hello(2, "draft", bytes(range(32)), 151669, "draftbus 0.1"),
     "Welcome": m.Welcome(1 << 63, "target", m.Limits(8, 4096, 512, 9000), ("exact",), Ids((2, 5))),
+    "Welcome, drawn": m.Welcome(9, "target", m.Limits(1, 9, 9, 9), ("own",), drawn=("own",)),
     "Open": m.Open(7, Ids((1, 300, 70000)), Ids((9,)), SAMPLING, "greedy", True),
     "Open, adjusted": m.Open(
         7, Ids((1, 300)), Ids(),
@@ -119,7 +120,7 @@ logprobs = st.lists(st.builds(Logprob, negative, tops), max_size=4).map(Logprobs
 finishes = st.sampled_from((None, "stop", "length"))
 any_message = st.one_of(
     st.builds(m.Hello, counts, names, st.binary(min_size=32, max_size=32), counts, names),
-    st.builds(m.Welcome, words, names, limits, several, ids, several),
+    st.builds(m.Welcome, words, names, limits, several, ids, several, several),
     st.builds(m.Open, sessions, ids, ids, samplings, names, st.booleans(),
               st.none() | ints(MAX_TOP), words, st.booleans()),
     st.builds(m.Draft, sessions, counts, prefixes, ids, chances, parents, anchors, micros,

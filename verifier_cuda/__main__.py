@@ -120,7 +120,7 @@ def _assemble(config: Config, socket: VerifierSocket) -> "Daemon":
                     round(config.lease_s * 1000))  # fmt: skip
     settings = Settings(config.model[-200:], secrets.randbits(64), model.vocabulary.digest,
                         model.vocabulary.size, model.stop_ids, limits,
-                        tuple(strategies.names("acceptance")), _lossy())  # fmt: skip
+                        tuple(strategies.names("acceptance")), *_kinds())  # fmt: skip
     registry = Registry(settings, strategies.make_acceptance)
     holds = is_bitwise(model)
     if config.bitwise and not holds:
@@ -139,16 +139,18 @@ def _assemble(config: Config, socket: VerifierSocket) -> "Daemon":
     return Daemon(socket, registry, scheduler, model, log)
 
 
-def _lossy() -> tuple[str, ...]:
-    """The acceptance strategies that may change the text."""
-    found = []
+def _kinds() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The acceptance strategies that may change the text, and those that need random draws."""
+    lossy, drawn = [], []
     for name in strategies.names("acceptance"):
         try:
-            found += [name] if strategies.make_acceptance(name).lossy else []
+            made = strategies.make_acceptance(name)
+            lossy += [name] if made.lossy else []
+            drawn += [name] if getattr(made, "draws", False) else []
         except Exception as error:  # foreign code: it may need a number, or be broken
-            found.append(name)  # nobody knows, so nothing is promised
+            lossy.append(name)  # nobody knows, so nothing is promised
             structlog.get_logger().warning("a strategy fails", name=name, error=repr(error))
-    return tuple(found)
+    return tuple(lossy), tuple(drawn)
 
 
 def _log_to_stderr(level: str) -> None:

@@ -136,7 +136,7 @@ class Registry:
             raise ProtocolError(Code.OVERLOADED, f"{MAX_PEERS} drafters are connected already")
         self._peers.setdefault(peer, _Peer(now, hello.model))
         return Welcome(ours.boot_id, ours.model, ours.limits, ours.strategies,
-                       Ids(sorted(ours.stop_ids)), ours.lossy)  # fmt: skip
+                       Ids(sorted(ours.stop_ids)), ours.lossy, ours.drawn)  # fmt: skip
 
     def _open(self, peer: bytes, opened: Open, now: float) -> Message:
         sessions = self._peers[peer].sessions

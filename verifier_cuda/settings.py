@@ -18,3 +18,5 @@ class Settings:
     strategies: tuple[str, ...]
     lossy: tuple[str, ...] = ()
     """Those of `strategies` that may change the text."""
+    drawn: tuple[str, ...] = ()
+    """Those that need guesses drawn at random."""

@@ -86,7 +86,11 @@ class Verdict:
 
 
 class Acceptance(Protocol):
-    """Decides what of a pass is committed."""
+    """Decides what of a pass is committed.
+
+    One that tests guesses by the chance they were drawn with has `draws = True` as well:
+    then drafters draw at random, and `Rows.proposals` says what from.
+    """
 
     lossy: bool
     """True when the text may differ from what the target alone would say."""

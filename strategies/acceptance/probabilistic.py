@@ -23,6 +23,7 @@ class Probabilistic:
     """Walk down while draws are accepted; the residual is updated from sibling to sibling."""
 
     lossy = False
+    draws = True
 
     def judge(self, rows: Rows, view: TargetView) -> Verdict:
         path: list[int] = []
