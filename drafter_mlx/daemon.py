@@ -69,6 +69,10 @@ class Daemon:
             self._old_readings.give(session.tree.tokens, reading)
         self._send()
 
+    def wake(self) -> None:
+        """Make the loop ask `done` soon. Any thread may call this."""
+        self._socket.wake()
+
     @property
     def wire_bytes(self) -> int:
         """Payload bytes sent and received since the start."""
