@@ -226,6 +226,10 @@ class Conversation:
             self._greetings += 1
             self.outbox.append(self._hello)
 
+    def start_over(self, now: float) -> None:
+        """Hope again after a failure: a verifier may come yet, within another deadline."""
+        self.failure, self._lost_at = None, now
+
     def missing_s(self, now: float) -> float:
         """How long no verifier has answered; 0 while one does."""
         return 0.0 if self.welcome is not None else now - self._lost_at
