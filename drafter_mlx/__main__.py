@@ -14,7 +14,8 @@ import strategies
 from bus.errors import BadSetup, DraftbusError, Unreachable
 from bus.messages import Sampling
 from bus.sockets import check_exposure, host_of
-from drafter_mlx.config import Config, Drafts, Dtype
+from drafter_mlx import flags
+from drafter_mlx.config import Config, Drafts, Serving
 from drafter_mlx.rows import Encoder, OutFile, Row, make_job, read_rows
 from strategies.drafting import Options
 
@@ -25,18 +26,13 @@ app = typer.Typer(
     help="The MLX side of draftbus: guesses ahead and shows the verified text.",
 )
 
-Flag = typer.Option
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `complete` a subcommand while there is only one."""
+Flag = flags.Flag
 
 
 @app.command()
 def complete(
-    verifier: Annotated[str, Flag(help="Where the verifier listens: tcp://HOST:PORT.")],
-    model: Annotated[str, Flag(help="Folder or hub id of the draft.")],
+    verifier: flags.Verifier,
+    model: flags.Draft,
     prompt: Annotated[str | None, Flag(help="One prompt; its text is streamed.")] = None,
     prompts: Annotated[
         Path | None, Flag(help="JSON lines with prompt or prompt_ids, and any sampling field.")
@@ -54,43 +50,21 @@ def complete(
     min_p: Annotated[float, Flag(min=0.0, max=1.0)] = 0.0,
     seed: Annotated[int, Flag(min=0, help="Same seed, same text.")] = 0,
     ignore_eos: Annotated[bool, Flag(help="Go on after the model's own end.")] = False,
-    drafting: Annotated[str, Flag(help="Drafting strategy.")] = Drafts.drafting,
-    acceptance: Annotated[str, Flag(help="Acceptance strategy.")] = Drafts.acceptance,
-    num_draft_tokens: Annotated[
-        int, Flag(min=1, max=64, help="Draft length; the depth of a beam.")
-    ] = Options.num_draft_tokens,
-    window: Annotated[
-        int,
-        Flag(
-            "--window", "--spec-draft-n-max", min=1, max=64, help="How far to draft beyond the tip."
-        ),
-    ] = Options.window,
-    branches: Annotated[
-        int,
-        Flag(
-            "--branches",
-            "--num-candidates",
-            min=1,
-            max=16,
-            help="Children of a node in a tree; candidates; the width of a beam.",
-        ),
-    ] = Options.branches,
-    step_nodes: Annotated[
-        int, Flag(min=1, max=64, help="Most nodes that `tree` feeds to the draft at once.")
-    ] = Options.step_nodes,
-    calibration: Annotated[
-        Path | None, Flag(help="Keep what is learned about the draft's chances in this file.")
-    ] = None,
+    drafting: flags.Drafting = Drafts.drafting,
+    acceptance: flags.Acceptance = Drafts.acceptance,
+    num_draft_tokens: flags.NumDraftTokens = Options.num_draft_tokens,
+    window: flags.Window = Options.window,
+    branches: flags.Branches = Options.branches,
+    step_nodes: flags.StepNodes = Options.step_nodes,
+    calibration: flags.Calibration = None,
     concurrency: Annotated[int, Flag(min=1, help="Prompts worked on at a time.")] = 1,
     stream: Annotated[bool, Flag(help="Show the texts of --prompts while they are made.")] = False,
-    dtype: Annotated[Dtype, Flag(help="auto: as stored, float32 on a CPU.")] = Config.dtype,
-    deadline: Annotated[
-        float, Flag(min=0.1, help="Seconds a verifier may be missing.")
-    ] = Config.deadline_s,
+    dtype: flags.Precision = Config.dtype,
+    deadline: flags.Deadline = Config.deadline_s,
     insecure: Annotated[
         bool, Flag(help="Talk to a verifier beyond loopback without keys.")
     ] = False,
-    trust_remote_code: Annotated[bool, Flag(help="Run code that comes with the model.")] = False,
+    trust_remote_code: flags.TrustRemoteCode = False,
 ) -> None:
     """Complete prompts through a verifier. Exit code 2: the verifier cannot be reached."""
     config = Config(
@@ -120,6 +94,69 @@ def complete(
         raise _die(error, 2) from None
     except DraftbusError as error:
         raise _die(error, 1) from None
+
+
+@app.command()
+def serve(
+    verifier: flags.Verifier,
+    model: flags.Draft,
+    host: Annotated[str, Flag(help="Address to listen on.")] = Serving.host,
+    port: Annotated[int, Flag(min=0, max=65535, help="0 picks a free one.")] = Serving.port,
+    api_key: Annotated[
+        str | None, Flag(envvar="DRAFTBUS_API_KEY", help="What clients have to send.")
+    ] = None,
+    served_model_name: Annotated[
+        str | None, Flag(help="Name in requests and answers; the target's own if not given.")
+    ] = None,
+    chat_template: Annotated[
+        Path | None, Flag(help="Jinja file to use instead of the model's own template.")
+    ] = None,
+    max_concurrent: Annotated[
+        int, Flag(min=1, max=1024, help="Texts made at a time.")
+    ] = Serving.max_concurrent,
+    max_queue: Annotated[
+        int, Flag(min=0, help="Texts that may wait; more are refused (429).")
+    ] = Serving.max_queue,
+    drafting: flags.Drafting = Drafts.drafting,
+    acceptance: flags.Acceptance = Drafts.acceptance,
+    num_draft_tokens: flags.NumDraftTokens = Options.num_draft_tokens,
+    window: flags.Window = Options.window,
+    branches: flags.Branches = Options.branches,
+    step_nodes: flags.StepNodes = Options.step_nodes,
+    calibration: flags.Calibration = None,
+    dtype: flags.Precision = Config.dtype,
+    deadline: flags.Deadline = Config.deadline_s,
+    insecure: Annotated[
+        bool, Flag(help="Talk to a verifier, or listen without a key, beyond loopback.")
+    ] = False,
+    trust_remote_code: flags.TrustRemoteCode = False,
+) -> None:
+    """Serve OpenAI's API. Prints `listening URL`, then `ready URL` when it can make texts."""
+    from drafter_mlx.http.running import (
+        serve as serve_http,
+    )  # takes a moment, and --help should not
+
+    config = Config(
+        verifier, model, dtype, insecure, trust_remote_code, deadline, calibration=calibration
+    )
+    drafts = Drafts(drafting, acceptance, Options(num_draft_tokens, window, branches, step_nodes))
+    try:
+        check_exposure(host_of(verifier), insecure)
+        strategies.load("drafting", drafting)
+        template = None if chat_template is None else _template(chat_template)
+        serving = Serving(
+            host, port, api_key, served_model_name, template, max_concurrent, max_queue
+        )
+        serve_http(config, serving, drafts)
+    except DraftbusError as error:
+        raise _die(error, 1) from None
+
+
+def _template(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetup(f"cannot read --chat-template {path}: {error}") from None
 
 
 def _source(prompt: str | None, prompts: Path | None) -> list[Row]:
