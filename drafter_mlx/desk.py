@@ -12,6 +12,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+import structlog
+
 from bus.errors import DraftbusError, StrategyFailed, Unreachable
 from bus.messages import Finish, Welcome
 from drafter_mlx.config import Drafts
@@ -20,6 +22,8 @@ from drafter_mlx.stats import Stats
 
 if TYPE_CHECKING:  # it takes MLX along, which other threads need not wait for
     from drafter_mlx.daemon import Daemon
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class Desk:
         while not self._closed:
             self._daemon.run(self._turn)
             if talk.failure is not None:
+                if str(talk.failure) != self.standing.trouble:
+                    log.warning("given up for now", reason=str(talk.failure))
                 self._end_all(talk.failure)
                 self.standing = Standing(trouble=str(talk.failure))
                 talk.start_over(time.monotonic())

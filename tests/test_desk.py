@@ -161,6 +161,20 @@ def test_texts_are_made_in_order_and_the_queue_is_bounded():
     asyncio.run(story())
 
 
+def test_a_verifier_given_up_fails_those_who_wait_for_a_place_too():
+    async def story():
+        desk, told = FakeDesk(), []
+        front = reception(desk, max_concurrent=1, max_queue=5)
+        front.admit([entry(told, name) for name in "abc"])
+        desk.tickets[0](Over(None, Stats(2), Unreachable("gone")))
+        await asyncio.sleep(0)
+        assert sorted(name for name, _ in told) == ["a", "b", "c"]
+        assert {str(over.error) for _, over in told} == {"gone"}
+        assert (len(desk.tickets), len(front.waiting), len(front.running)) == (1, 0, 0)
+
+    asyncio.run(story())
+
+
 def test_when_time_is_up_everybody_is_told():
     async def story():
         desk, told = FakeDesk(), []

@@ -187,6 +187,7 @@ def test_sampling_fields_reach_the_target(client, reference, front):
         ({"prompt": ""}, 400, "prompt"),
         ({"prompt": [5] * 2048}, 400, "prompt"),
         ({"prompt": ["a", "b"], "n": 50}, 400, "n"),
+        ({"prompt": ["a"] * 65}, 400, "prompt"),
         ({"extra_body": {"drafting": "magic"}}, 400, "drafting"),
         ({"extra_body": {"acceptance": "magic"}}, 400, "acceptance"),
         ({"extra_body": {"acceptance": "threshold:x"}}, 400, "acceptance"),
@@ -201,7 +202,18 @@ def test_an_error_has_the_right_status_and_names_the_field(stream, fields, statu
     assert caught.value.status_code == status
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
-    assert text(client, "import").choices, "the server lives"
+    assert text(client, "import", max_tokens=1).choices, "the server lives"
+
+
+def test_a_chat_template_has_what_it_is_given_and_may_refuse(client):
+    def ask(**more):
+        return client.chat.completions.create(model="tiny", messages=MESSAGES, **more)
+
+    assert ask(max_tokens=1, extra_body={"chat_template_kwargs": {"mood": "good"}}).choices
+    for name in ("chat_template", "tokenize", "add_generation_prompt"):
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(extra_body={"chat_template_kwargs": {name: "x"}})
+        assert caught.value.param == f"chat_template_kwargs.{name}"
 
 
 def test_models_tokens_and_metrics(client, front):

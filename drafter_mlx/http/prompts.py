@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from drafter_mlx.http.fields import ChatMessage
+from drafter_mlx.http.fields import MAX_CHOICES, ChatMessage
 from drafter_mlx.http.problems import Problem, wrong
 from drafter_mlx.http.text import Text
 
@@ -16,8 +16,7 @@ class Prompts:
         self._size = vocab_size
         self._template = {} if chat_template is None else {"chat_template": chat_template}
         self._named = bool(self._template) or tokenizer.has_chat_template
-        taken = inspect.signature(tokenizer._tokenizer.apply_chat_template).parameters
-        self._reserved = {name for name in taken if name != "kwargs"}
+        self._reserved = _reserved()
 
     def ids(self, text: str, param: str = "prompt", special: bool = True) -> list[int]:
         """The tokens of a text, with those that the model puts in front of one."""
@@ -29,10 +28,10 @@ class Prompts:
 
     def of_prompt(self, prompt: str | list[Any]) -> list[list[int]]:
         """Each prompt of `/v1/completions`: one text, several, ids, or several lists of ids."""
-        if isinstance(prompt, str):
+        if isinstance(prompt, str) or all(type(each) is int for each in prompt):
             prompt = [prompt]
-        if all(type(each) is int for each in prompt):
-            prompt = [prompt]
+        if len(prompt) > MAX_CHOICES:
+            raise wrong("prompt", f"holds {len(prompt)} prompts; the limit is {MAX_CHOICES}")
         if not (all(type(p) is str for p in prompt) or all(type(p) is list for p in prompt)):
             raise wrong("prompt", "mixes texts and token ids")
         found = [self.ids(each) if isinstance(each, str) else each for each in prompt]
@@ -84,3 +83,11 @@ def _turn(message: ChatMessage) -> dict[str, str]:
     content = parts if isinstance(parts, str) else "".join(part.text for part in parts)
     role = "system" if message.role == "developer" else message.role  # templates know no other
     return {"role": role, "content": content} | ({"name": message.name} if message.name else {})
+
+
+def _reserved() -> set[str]:
+    """What a template's renderer takes for itself, and a request may not set."""
+    from transformers import PreTrainedTokenizerBase  # loaded with the model, long before
+
+    taken = inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+    return set(taken) - {"self", "kwargs"}

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from bus.errors import DraftbusError
+from bus.errors import DraftbusError, Unreachable
 from drafter_mlx.config import Drafts
 from drafter_mlx.desk import Desk, Over, Ticket
 from drafter_mlx.http.metrics import Metrics, Watch
@@ -57,16 +57,22 @@ class Reception:
 
     def dismiss(self, entry: Entry) -> None:
         """It is no longer wanted. Its place is free when the desk has let go of it."""
-        if entry.ticket is not None:
+        if entry in self.running and entry.ticket is not None:
             self._desk.withdraw(entry.ticket)
         elif entry in self.waiting:
             self.waiting.remove(entry)
 
     def end_all(self, error: DraftbusError) -> None:
         """End every text with this error."""
-        for entry in (*self.waiting, *self.running):
+        self._end_waiting(error)
+        for entry in self.running:
             self.dismiss(entry)
-            entry.tell(Over(None, Stats(len(entry.request.prompt)), error))
+            entry.tell(_failed(entry, error))
+
+    def _end_waiting(self, error: DraftbusError) -> None:
+        waiting, self.waiting = self.waiting, deque()
+        for entry in waiting:
+            entry.tell(_failed(entry, error))
 
     def _fill(self) -> None:
         while self.waiting and len(self.running) < self._max_concurrent:
@@ -85,7 +91,13 @@ class Reception:
         if isinstance(event, Over):
             self.running.discard(entry)
             self._metrics.ended(entry.watch, event.stats)
+            if isinstance(event.error, Unreachable):  # whoever waits has waited as long
+                self._end_waiting(event.error)
             self._fill()
         else:
             entry.watch.got(len(event.tokens))
         entry.tell(event)
+
+
+def _failed(entry: Entry, error: DraftbusError) -> Over:
+    return Over(None, Stats(len(entry.request.prompt)), error)
