@@ -97,9 +97,11 @@ class Conversation:
         self.outbox.extend(drafts)
 
     def unsent(self, message: Message) -> None:
-        """A message found no room. Drafts are pushed again; the rest repeats by itself."""
+        """A message found no room. Drafts and Close are sent again; the rest repeats by itself."""
         if message is self._hello:
             self._greetings -= 1
+        if isinstance(message, Close) and self.welcome is not None:
+            self.outbox.append(message)  # or the verifier would go on for nobody
         if isinstance(message, Draft) and message.session in self._lines:
             self._lines[message.session].session.push_again()
 

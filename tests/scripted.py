@@ -67,7 +67,7 @@ class ScriptedVerifier:
         self._over.set()
         self._thread.join()
 
-    def wait_for(self, what: Callable[["ScriptedVerifier"], bool], within_s: float = 60) -> None:
+    def wait_for(self, what: Callable[["ScriptedVerifier"], bool], within_s: float = 30) -> None:
         """Until `what` holds of this verifier."""
         with self.heard:
             assert self.heard.wait_for(lambda: what(self), within_s), (self.opened, self.closed)

@@ -50,7 +50,7 @@ def ask(running, path="/v1/models", body=None, method=None, **headers):
     ],
 )
 def test_a_bad_flag_is_named(flags, said):
-    command = ["serve", "--verifier", NOWHERE, "--model", str(DRAFT), "--port", "0", *flags]
+    command = ["serve", "--verifier", NOWHERE, "--model", "/nowhere", "--port", "0", *flags]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 1
     assert said in one_line(done.stderr)
@@ -119,8 +119,9 @@ def test_pages_of_other_sites_are_not(host, local):
 
 def test_unknown_paths_methods_and_bodies_get_the_same_error_body(local):
     for path, method, status in (
-        ("/nowhere", "GET", 404), ("/v1/models/", "GET", 404), ("/v1/completions", "GET", 405),
-        ("/health", "DELETE", 405), ("/v1/models/other", "GET", 404),
+        ("/nowhere", "GET", 404), ("/health/", "GET", 404), ("/v1/models/", "GET", 404),
+        ("/v1/models/other", "GET", 404), ("/v1/completions", "GET", 405),
+        ("/health", "DELETE", 405),
     ):  # fmt: skip
         got, error = ask(local, path, method=method)
         assert got == status, path
