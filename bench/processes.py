@@ -79,6 +79,14 @@ def on_cores(cores: Sequence[int] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+@dataclass(frozen=True)
+class Front:
+    """A drafter process that serves HTTP."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+
 @contextmanager
 def verifier(
     model: str | Path,
@@ -96,28 +104,54 @@ def verifier(
     if "--port" not in flags:
         command += ["--port", "0"]
     threads = threads or (len(cores) if cores else None)
+    with _running([*command, *flags], "ready", threads, ready_s, cores) as (process, address):
+        yield Verifier(process, address)
+
+
+@contextmanager
+def front(
+    address: str, model: str | Path, flags: Sequence[str] = (), until: str = "ready"
+) -> Iterator[Front]:
+    """Run `drafter_mlx serve` likewise, until it says `until`: `listening`, or `ready`."""
+    command = [
+        sys.executable, "-m", "drafter_mlx", "serve", "--verifier", address,
+        "--model", str(model), "--port", "0", *flags,
+    ]  # fmt: skip
+    with _running(command, until, 1) as (process, url):
+        yield Front(process, url)
+
+
+@contextmanager
+def _running(
+    command: Sequence[str],
+    until: str,
+    threads: int | None,
+    ready_s: float = 300,
+    cores: Sequence[int] | None = None,
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that has printed `until` and an address."""
     with tempfile.TemporaryFile("w+") as errors:
         with on_cores(cores):
             process = subprocess.Popen(
-                [*command, *flags], env=environment(threads), text=True,
+                command, env=environment(threads), text=True,
                 stdout=subprocess.PIPE, stderr=errors,
             )  # fmt: skip
         too_late = threading.Timer(ready_s, process.kill)
         too_late.start()
         try:
             assert process.stdout is not None
-            line = process.stdout.readline()
+            said = next((line for line in process.stdout if line.startswith(f"{until} ")), None)
             too_late.cancel()
-            if not line.startswith("ready "):
+            if said is None:
                 process.wait()
                 errors.seek(0)
-                raise RuntimeError(f"the verifier did not start: {errors.read().strip()[-2000:]}")
-            yield Verifier(process, line.split()[1])
+                raise RuntimeError(f"{command[2]} did not start: {errors.read().strip()[-2000:]}")
+            yield process, said.split()[1]
         finally:
             too_late.cancel()
             if process.poll() not in (None, 0, -signal.SIGKILL):
                 errors.seek(0)
-                print(f"the verifier failed: {errors.read().strip()[-2000:]}", file=sys.stderr)
+                print(f"{command[2]} failed: {errors.read().strip()[-2000:]}", file=sys.stderr)
             stop(process)
 
 

@@ -19,6 +19,7 @@ from bus import codec
 from bus.delay import Line
 from bus.errors import BadSetup, Code, ProtocolError
 from bus.messages import MAX_PAYLOAD, AnyMessage, Message
+from bus.waker import Waker
 
 HIGH_WATER_MARK = 256
 """Messages that wait in one direction before a sender is told to hold back."""
@@ -68,13 +69,17 @@ def host_of(address: str) -> str:
     return match[1].strip("[]")
 
 
+def is_loopback(host: str) -> bool:
+    """True for an address that only this machine can reach."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def check_exposure(host: str, insecure: bool) -> None:
     """Refuse a host other than loopback unless the user asked for it."""
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback and not insecure:
+    if not is_loopback(host) and not insecure:
         raise BadSetup(
             f"{host} is not a loopback address, and prompts would travel in the clear: use an SSH "
             "tunnel to 127.0.0.1, or add --insecure if you trust the network"
@@ -105,12 +110,18 @@ class _Socket:
             now = time.monotonic()
             next_at = self._line.next_at() if self._line else None
             left = min(until, until if next_at is None else next_at) - now
-            if now >= until:
+            if now >= until or self._woken():
                 return False
             # Polling counts in milliseconds; the rest is slept in small bites.
-            if left < 1e-3 or not self._socket.poll(int(left * 1000)):
+            if left < 1e-3 or not self._poll(int(left * 1000)):
                 time.sleep(min(max(0.0, left), 1e-4))
         return True
+
+    def _poll(self, timeout_ms: int) -> bool:
+        return bool(self._socket.poll(timeout_ms))
+
+    def _woken(self) -> bool:
+        return False
 
     def _readable(self) -> bool:
         if self._line is None:
@@ -177,6 +188,24 @@ class DrafterSocket(_Socket):
         except zmq.ZMQError as error:
             self._socket.close()
             raise BadSetup(f"cannot connect to {address}: {error.strerror}; check it") from None
+        self._waker = Waker()
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._waker.fileno(), zmq.POLLIN)
+
+    def wake(self) -> None:
+        """End a `wait`, the present one or the next. Any thread may call this."""
+        self._waker.wake()
+
+    def _poll(self, timeout_ms: int) -> bool:
+        return bool(self._poller.poll(timeout_ms))
+
+    def _woken(self) -> bool:
+        return self._waker.heard()
+
+    def close(self) -> None:
+        super().close()
+        self._waker.close()
 
     def send(self, message: Message) -> Delivery:
         """Hand over `message`, or say that there is no room (or no verifier)."""

@@ -1,11 +1,9 @@
 """`draftbus-drafter`: the only place that reads flags."""
 
-import json
 import math
 import signal
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +16,10 @@ from bus.errors import BadSetup, DraftbusError, Unreachable
 from bus.messages import Sampling
 from bus.packed import MAX_TOP, Biases
 from bus.sockets import check_exposure, host_of
-from drafter_mlx import flags
-from drafter_mlx.config import Config, Drafts
+from drafter_mlx import flags, task
+from drafter_mlx.config import Config, Drafts, Serving
 from drafter_mlx.request import shared_word
-from drafter_mlx.rows import Encoder, OutFile, Row, make_job, read_rows
+from drafter_mlx.task import Task
 from strategies.drafting import Options
 
 app = typer.Typer(
@@ -112,12 +110,13 @@ def complete(
         )  # fmt: skip
         check_exposure(host_of(verifier), insecure)
         strategies.load("drafting", drafting)
-        target, rows = _target(prompts, out, resume), _source(prompt, prompts)
+        target, rows = task.target(prompts, out, resume), task.source(prompt, prompts)
         if stream and concurrency > 1:
             raise BadSetup("--stream shows one text at a time: leave out --concurrency")
         alone = prompts is None
-        task = _Task(rows, sampling, drafts, target, concurrency, alone or stream, alone, logprobs)
-        _complete(config, task)
+        asked = Task(rows, sampling, drafts, target, concurrency, alone or stream, alone, logprobs)
+        if not task.run(config, asked):
+            raise typer.Exit(1)
     except KeyboardInterrupt:
         raise _die("interrupted; the rows written so far are kept", 130) from None
     except msgspec.ValidationError as error:
@@ -126,6 +125,67 @@ def complete(
         raise _die(error, 2) from None
     except DraftbusError as error:
         raise _die(error, 1) from None
+
+
+@app.command()
+def serve(
+    verifier: flags.Verifier,
+    model: flags.Draft,
+    host: Annotated[str, Flag(help="Address to listen on.")] = Serving.host,
+    port: Annotated[int, Flag(min=0, max=65535, help="0 picks a free one.")] = Serving.port,
+    api_key: Annotated[
+        str | None, Flag(envvar="DRAFTBUS_API_KEY", help="What clients have to send.")
+    ] = None,
+    served_model_name: Annotated[
+        str | None, Flag(help="Name in requests and answers; the target's own if not given.")
+    ] = None,
+    chat_template: Annotated[
+        Path | None, Flag(help="Jinja file to use instead of the model's own template.")
+    ] = None,
+    max_concurrent: Annotated[
+        int, Flag(min=1, max=1024, help="Texts made at a time.")
+    ] = Serving.max_concurrent,
+    max_queue: Annotated[
+        int, Flag(min=0, help="Texts that may wait; more are refused (429).")
+    ] = Serving.max_queue,
+    drafting: flags.Drafting = Drafts.drafting,
+    acceptance: flags.Acceptance = Drafts.acceptance,
+    num_draft_tokens: flags.NumDraftTokens = Options.num_draft_tokens,
+    window: flags.Window = Options.window,
+    branches: flags.Branches = Options.branches,
+    step_nodes: flags.StepNodes = Options.step_nodes,
+    calibration: flags.Calibration = None,
+    dtype: flags.Precision = Config.dtype,
+    deadline: flags.Deadline = Config.deadline_s,
+    insecure: Annotated[
+        bool, Flag(help="Talk to a verifier, or listen without a key, beyond loopback.")
+    ] = False,
+    trust_remote_code: flags.TrustRemoteCode = False,
+) -> None:
+    """Serve OpenAI's API. Prints `listening URL`, then `ready URL` when it can make texts."""
+    from drafter_mlx.http import running  # takes a moment, and --help should not
+
+    config = Config(
+        verifier, model, dtype, insecure, trust_remote_code, deadline, calibration=calibration
+    )
+    drafts = Drafts(drafting, acceptance, Options(num_draft_tokens, window, branches, step_nodes))
+    try:
+        check_exposure(host_of(verifier), insecure)
+        strategies.load("drafting", drafting)
+        template = None if chat_template is None else _template(chat_template)
+        serving = Serving(
+            host, port, api_key, served_model_name, template, max_concurrent, max_queue
+        )
+        running.serve(config, serving, drafts)
+    except DraftbusError as error:
+        raise _die(error, 1) from None
+
+
+def _template(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetup(f"cannot read --chat-template {path}: {error}") from None
 
 
 @app.command()
@@ -182,77 +242,6 @@ def _biases(flags: list[str]) -> Biases:
         return Biases((int(token), float(value)) for token, _, value in pairs)
     except ValueError as error:
         raise BadSetup(f"--logit-bias: {error}; write it as ID=VALUE") from None
-
-
-def _source(prompt: str | None, prompts: Path | None) -> list[Row]:
-    if prompts is None and prompt is not None:
-        return [{"prompt": prompt}]
-    if prompts is None or prompt is not None:
-        raise BadSetup("give either --prompt TEXT or --prompts FILE.jsonl")
-    return read_rows(prompts)
-
-
-def _target(prompts: Path | None, out: Path | None, resume: bool) -> OutFile | None:
-    if out is not None and prompts is not None and out.resolve() == prompts.resolve():
-        raise BadSetup("--out would replace --prompts: choose another file")
-    if resume and out is None:
-        raise BadSetup("--resume needs the --out file of the earlier run")
-    return OutFile(out, resume) if out is not None else None
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What one call of `complete` was asked to do."""
-
-    rows: list[Row]
-    sampling: Sampling
-    drafts: Drafts
-    out: OutFile | None
-    at_once: int
-    streamed: bool
-    table: bool
-    """Show statistics under the text."""
-    logprobs: int | None
-    """How many likeliest tokens a row tells of, if it does not say; None for no logprobs."""
-
-
-def _complete(config: Config, task: _Task) -> None:
-    # Imported late: MLX and transformers take seconds, and --help should not.
-    from drafter_mlx.complete import Completion, Nobody
-    from drafter_mlx.daemon import Daemon
-    from drafter_mlx.display import Stream
-    from drafter_mlx.model import load
-
-    model = load(config)
-    out, encoder = task.out, Encoder(model.tokenizer.encode, model.vocabulary.size)
-    jobs = [
-        make_job(number, row, task.sampling, task.drafts, encoder, task.logprobs)
-        for number, row in enumerate(task.rows)
-    ]
-    if out is not None:
-        jobs = out.begin(jobs)
-    stream = Stream(model.tokenizer.detokenizer) if task.streamed else None
-    to_stdout = out is None and stream is None
-    daemon = Daemon(config, model)
-    failed = False
-    try:
-        completion = Completion(daemon, model.tokenizer.decode, task.at_once)
-        for job, row in completion.run(jobs, stream or Nobody()):
-            if out is not None:
-                out.put(job.number, row)
-            if stream is not None:
-                stream.finish(row, with_table=task.table)
-            if to_stdout:
-                print(json.dumps(row), flush=True)
-            if "error" in row and daemon.talk.failure is None:
-                failed = True
-                print(f"draftbus-drafter: prompt {job.number + 1}: {row['error']}", file=sys.stderr)
-        if daemon.talk.failure is not None:
-            raise daemon.talk.failure
-    finally:
-        daemon.close()
-    if failed:
-        raise typer.Exit(1)
 
 
 def _die(reason: object, code: int) -> typer.Exit:

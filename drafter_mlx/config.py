@@ -37,3 +37,20 @@ class Drafts:
     options: Options = field(default_factory=Options)
     shared: int = 0
     """The word of a secret by which other drafters may help; 0 for none."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The drafter's HTTP front."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_key: str | None = None
+    served_model_name: str | None = None
+    """None for the target's own name."""
+    chat_template: str | None = None
+    """None for the model's own."""
+    max_concurrent: int = 8
+    """Texts that are made at a time."""
+    max_queue: int = 64
+    """Texts that wait, after which requests are refused."""

@@ -104,9 +104,11 @@ class Conversation:
         self.outbox.extend(drafts)
 
     def unsent(self, message: Message) -> None:
-        """A message found no room. Drafts are pushed again; the rest repeats by itself."""
+        """A message found no room. Drafts and Close are sent again; the rest repeats by itself."""
         if message is self._hello:
             self._greetings -= 1
+        if isinstance(message, Close) and self.welcome is not None:
+            self.outbox.append(message)  # or the verifier would go on for nobody
         if isinstance(message, Draft) and message.session in self._lines:
             self._lines[message.session].session.push_again()
 
@@ -239,6 +241,10 @@ class Conversation:
             self._greet_at, self._greeted_at = now + GREET_EVERY_S, now
             self._greetings += 1
             self.outbox.append(self._hello)
+
+    def start_over(self, now: float) -> None:
+        """Hope again after a failure: a verifier may come yet, within another deadline."""
+        self.failure, self._lost_at = None, now
 
     def missing_s(self, now: float) -> float:
         """How long no verifier has answered; 0 while one does."""

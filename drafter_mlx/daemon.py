@@ -81,6 +81,10 @@ class Daemon:
             self._old_readings.give(session.tree.tokens, reading)
         self._send()
 
+    def wake(self) -> None:
+        """Make the loop ask `done` soon. Any thread may call this."""
+        self._socket.wake()
+
     @property
     def vocab_size(self) -> int:
         """One more than the largest token id that the draft knows."""

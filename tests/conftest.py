@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from bench import processes
-from bench.pair import TARGET, corpus
+from bench.pair import DRAFT, TARGET, corpus
 from bus.messages import Sampling
 from strategies.sampling import choose
 
@@ -58,3 +58,10 @@ def verifier() -> Iterator[str]:
     """The address of a verifier process on the tiny target that all tests share."""
     with processes.verifier(TARGET, threads=1) as running:
         yield running.address
+
+
+@pytest.fixture(scope="session")
+def front(verifier) -> Iterator[str]:
+    """The URL of a drafter process that serves HTTP, beside the verifier that all tests share."""
+    with processes.front(verifier, DRAFT, ["--served-model-name", "tiny"]) as running:
+        yield running.url

@@ -285,6 +285,12 @@ def test_a_draft_that_found_no_room_is_pushed_again_and_nothing_else_is() -> Non
     assert session.pushes() == [draft]
 
 
+def test_a_close_that_found_no_room_is_said_again() -> None:
+    talk = welcomed(1)
+    talk.inner.unsent(Close(7))
+    assert talk.tick(0.1) == [Close(7)]
+
+
 def test_a_resumed_request_counts_its_resumptions() -> None:
     talk = Talk()
     session = talk.start(committed=Ids([5, 6]))

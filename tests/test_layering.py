@@ -15,12 +15,18 @@ HOME = {
     "zmq": ("bus/",),
     "mlx": ("drafter_mlx/", "bench/baselines.py"),
     "mlx_lm": ("drafter_mlx/", "bench/baselines.py"),
+    "starlette": ("drafter_mlx/http/",),
+    "sse_starlette": ("drafter_mlx/http/",),
+    "uvicorn": ("drafter_mlx/http/",),
+    "prometheus_client": ("drafter_mlx/http/",),
     "torch": ("verifier_cuda/", "bench/pair/", "bench/plain.py", "bench/baselines.py"),
 }
 PURE = (
     "strategies/", "verifier_cuda/planner.py", "verifier_cuda/session.py",
     "verifier_cuda/registry.py", "verifier_cuda/scheduler.py", "drafter_mlx/session.py",
-    "drafter_mlx/conversation.py", "drafter_mlx/stats.py",
+    "drafter_mlx/conversation.py", "drafter_mlx/stats.py", "drafter_mlx/http/text.py",
+    "drafter_mlx/http/fields.py", "drafter_mlx/http/problems.py", "drafter_mlx/http/answers.py",
+    "drafter_mlx/http/openapi.py",
 )  # fmt: skip
 IMPURE_MODULES = {"time", "random", "socket", "zmq", "torch", "mlx", "secrets", "threading", "os"}
 MAX_LINES = 300

@@ -1,6 +1,7 @@
 """The sockets carry whole messages, bear garbage, and say what became of each send."""
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
@@ -134,6 +135,22 @@ def test_a_peer_that_left_is_gone(keep: ExitStack) -> None:
         (asked,) = arrivals(verifier, 1)
     tries = (verifier.wait(0.01) or verifier.send(asked.peer, m.Pong(1, 2)) for _ in range(500))
     assert Delivery.GONE in tries
+
+
+def test_another_thread_ends_a_wait(keep: ExitStack) -> None:
+    drafter = keep.enter_context(closing(DrafterSocket("tcp://127.0.0.1:1")))
+    for rung_before in (True, False):
+        waiting = threading.Thread(target=drafter.wait, args=(600.0,), daemon=True)
+        if rung_before:
+            drafter.wake()
+        waiting.start()
+        for _ in range(3):
+            drafter.wake()
+        waiting.join(20)
+        assert not waiting.is_alive()
+        assert drafter.wait(0.0) is False, "nothing can be read"
+    drafter.wait(0.01)
+    assert not drafter._woken(), "one wait takes all that was rung"
 
 
 @given(st.dictionaries(st.text(), ints(1 << 20)))

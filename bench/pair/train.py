@@ -28,6 +28,11 @@ from bench.pair import corpus
 VOCAB = 3072
 END = "<|endoftext|>"
 MAX_LEN = 2048
+CHAT = (
+    "{% for message in messages %}# {{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}# assistant:{% endif %}"
+)
+"""A chat template: turns are comments of a source file."""
 TARGET = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 6,
           "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
 DRAFT = {"hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2,
@@ -63,7 +68,7 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     raw.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=raw, bos_token=END, eos_token=END, model_max_length=MAX_LEN,
-        clean_up_tokenization_spaces=False,
+        clean_up_tokenization_spaces=False, chat_template=CHAT,
     )  # fmt: skip
 
 
@@ -182,7 +187,7 @@ def greedy_acceptance(
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write weights (bfloat16 safetensors), config and tokenizer."""
     model.to("cpu", torch.bfloat16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    tokenizer.save_pretrained(folder, save_jinja_files=False)
 
 
 def measure(
