@@ -17,6 +17,8 @@ class Piece:
 
     tokens: tuple[int, ...]
     origins: tuple[Origin, ...]
+    logprobs: tuple[Logprob | None, ...] = ()
+    """Of each token, if they were asked for."""
 
 
 def origins(commit: Commit, fresh: int) -> tuple[Origin, ...]:

@@ -225,7 +225,8 @@ class Session:
         if commit.finish is not None:
             self.finish = commit.finish
             self.stats.ended_at = now
-        return Piece(tuple(fresh), origins(commit, len(fresh)))
+        told = () if self.request.logprobs is None else tuple(logprobs(commit, len(fresh)))
+        return Piece(tuple(fresh), origins(commit, len(fresh)), told)
 
     def _follow(self, fresh: Sequence[int], commit: Commit) -> None:
         """Move the root; count what that says about our guesses."""

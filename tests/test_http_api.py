@@ -37,9 +37,10 @@ def test_a_seeded_text_is_the_same_streamed_whole_and_by_complete(
     heat, client, verifier, prompts, tmp_path
 ):
     ids = {"extra_body": {"return_token_ids": True}}
-    for number, prompt in enumerate(prompts[:3]):
-        sampling = {"seed": 5 + number, "temperature": heat, "max_tokens": 40}
-        row = complete(verifier, tmp_path, [{"prompt_ids": prompt, **sampling}])[0]
+    asked = [{"seed": 5 + number, "temperature": heat, "max_tokens": 40} for number in range(3)]
+    pairs = list(zip(prompts, asked, strict=False))
+    rows = complete(verifier, tmp_path, [{"prompt_ids": ids_, **more} for ids_, more in pairs])
+    for (prompt, sampling), row in zip(pairs, rows, strict=True):
         whole = text(client, prompt, **sampling, **ids)
         chunks, joined = streamed(client, prompt, **sampling, **ids)
         assert whole.choices[0].token_ids == row["token_ids"]

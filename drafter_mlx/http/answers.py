@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from drafter_mlx.http.logprobs import ChatLogprobs, Names, TextLogprobs, Told, of_chat, of_text
 from drafter_mlx.stats import Stats
 
 Finish = Literal["stop", "length"]
@@ -45,7 +46,6 @@ class ChatDelta(msgspec.Struct):
 class _Choice(msgspec.Struct, kw_only=True):
     index: int
     finish_reason: Finish | None = None
-    logprobs: None = None
     token_ids: list[int] | UnsetType = UNSET
     """On request (`return_token_ids`)."""
 
@@ -53,17 +53,23 @@ class _Choice(msgspec.Struct, kw_only=True):
 class ChatChoice(_Choice, kw_only=True):
     """One of the answers."""
 
+    logprobs: ChatLogprobs | None = None
+
     message: ChatAnswerMessage
 
 
 class ChatChunkChoice(_Choice, kw_only=True):
     """A piece of one of the answers."""
 
+    logprobs: ChatLogprobs | None = None
+
     delta: ChatDelta
 
 
 class TextChoice(_Choice, kw_only=True):
     """One of the texts, or a piece of it."""
+
+    logprobs: TextLogprobs | None = None
 
     text: str
 
@@ -145,7 +151,8 @@ class Ended:
     """One choice that is over."""
 
     text: str
-    tokens: Sequence[int]
+    told: Told
+    """The tokens it was made of."""
     finish: Finish
     stats: Stats
 
@@ -163,11 +170,22 @@ class Head:
     each: int = 1
     """Choices of each prompt."""
     with_ids: bool = False
+    names: Names | None = None
+    """Makes text of single tokens, for logprobs; None where they were not asked for."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether tokens are told of that have no text yet."""
+        return self.with_ids or self.names is not None
+
+    def length(self, told: Told) -> int:
+        """Characters of tokens, one by one; 0 where nobody asks."""
+        return sum(len(self.names(token)) for token, _ in told) if self.names else 0
 
     def whole(self, ended: Sequence[Ended]) -> ChatAnswer | Completion:
         """The answer that holds all choices, in order."""
         closing = {**self._common(), **self.closing(ended), "usage": self._usage(ended)}
-        rest = [(each.text, {"index": i, "finish_reason": each.finish, **self._ids(each.tokens)})
+        rest = [(each.text, {"index": i, "finish_reason": each.finish, **self._of(each.told)})
                 for i, each in enumerate(ended)]  # fmt: skip
         if self.chat:
             return ChatAnswer(**closing, choices=[
@@ -176,11 +194,11 @@ class Head:
         return Completion(**closing, choices=[TextChoice(text=text, **more) for text, more in rest])
 
     def chunk(
-        self, index: int, text: str, tokens: Sequence[int], finish: Finish | None = None,
-        **closing: Any,
+        self, index: int, text: str, told: Told, finish: Finish | None = None,
+        offset: int = 0, **closing: Any,
     ) -> ChatChunk | Completion:  # fmt: skip
-        """A piece of one choice."""
-        rest = {"index": index, "finish_reason": finish, **self._ids(tokens)}
+        """A piece of one choice, whose tokens begin at character `offset`."""
+        rest = {"index": index, "finish_reason": finish, **self._of(told, offset)}
         if self.chat:
             said = ChatDelta(content=text) if text or not finish else ChatDelta()
             choice = ChatChunkChoice(delta=said, **rest)
@@ -190,7 +208,7 @@ class Head:
     def greeting(self, index: int, **more: Any) -> ChatChunk:
         """What a chat's choice begins with."""
         delta = ChatDelta("assistant", "")
-        choice = ChatChunkChoice(index=index, delta=delta, **self._ids(()))
+        choice = ChatChunkChoice(index=index, delta=delta, **self._of(()))
         return ChatChunk(**self._common(), **more, choices=[choice])
 
     def summary(self, ended: Sequence[Ended]) -> ChatChunk | Completion:
@@ -208,15 +226,23 @@ class Head:
         prompts = [choice.stats for choice in ended[:: self.each]]
         read = sum(stats.prompt_tokens for stats in prompts)
         cached = sum(stats.reused for stats in prompts)
-        made = sum(len(choice.tokens) for choice in ended)
+        made = sum(len(choice.told) for choice in ended)
         return Usage(read, made, read + made, PromptDetails(cached))
 
     def _common(self) -> dict[str, Any]:
         return {"id": self.id, "created": self.created, "model": self.model,
                 "system_fingerprint": self.fingerprint}  # fmt: skip
 
-    def _ids(self, tokens: Sequence[int]) -> dict[str, Any]:
-        return {"token_ids": list(tokens)} if self.with_ids else {}
+    def _of(self, told: Told, offset: int = 0) -> dict[str, Any]:
+        """What was asked for about tokens."""
+        found: dict[str, Any] = {}
+        if self.with_ids:
+            found["token_ids"] = [token for token, _ in told]
+        if self.names is not None and told:
+            found["logprobs"] = (
+                of_chat(told, self.names) if self.chat else of_text(told, self.names, offset)
+            )
+        return found
 
 
 def combined(parts: Sequence[Stats]) -> Stats:

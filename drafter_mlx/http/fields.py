@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bus.messages import Name, Sampling
+from bus.messages import Name, Sampling, Top
 from bus.packed import MAX_BIAS, MAX_BIASES, MAX_TOKENS, Biases, Ids
 from drafter_mlx.http.problems import Problem, wrong
 from drafter_mlx.rows import Children, Count
@@ -24,7 +24,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "function_call": ("auto", "none"),
     "functions": ([],),
-    "logprobs": (False,),
     "min_tokens": (0,),
     "modalities": (["text"],),
     "reasoning_effort": (),
@@ -32,7 +31,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "tool_choice": ("auto", "none"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": (),
     "web_search_options": (),
 }
@@ -118,6 +116,8 @@ class _Body(Known, forbid_unknown_fields=True, kw_only=True):  # type: ignore[va
 class CompletionBody(_Body, kw_only=True):
     """Continue a prompt. Token ids are taken as they are."""
 
+    logprobs: Top | None = None
+    """So many likeliest tokens beside each one of the text."""
     prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
 
 
@@ -146,7 +146,19 @@ class ChatBody(_Body, kw_only=True):
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: MaxTokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Top | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+
+def logprobs_of(body: _Body) -> int | None:
+    """How many likeliest tokens to tell of beside each one; None for no logprobs at all."""
+    if isinstance(body, ChatBody):
+        if body.top_logprobs and not body.logprobs:
+            raise wrong("top_logprobs", "only with logprobs = true")
+        return body.top_logprobs or 0 if body.logprobs else None
+    assert isinstance(body, CompletionBody)
+    return body.logprobs
 
 
 class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True):

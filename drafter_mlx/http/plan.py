@@ -7,7 +7,7 @@ import strategies
 from bus.errors import BadSetup
 from bus.packed import MAX_TOKENS, Ids
 from drafter_mlx.config import Drafts
-from drafter_mlx.http.fields import MAX_CHOICES, ChatBody, CompletionBody, sampling_of
+from drafter_mlx.http.fields import MAX_CHOICES, ChatBody, CompletionBody, logprobs_of, sampling_of
 from drafter_mlx.http.problems import wrong
 from drafter_mlx.http.prompts import Prompts
 from drafter_mlx.http.work import Choice
@@ -34,10 +34,13 @@ def choices_of(
     if len(each) * body.choices > MAX_CHOICES:
         raise wrong("n", f"{len(each)} prompts with {body.choices} choices each are over the limit "
                     f"of {MAX_CHOICES} texts")  # fmt: skip
+    told = logprobs_of(body)
     seed = secrets.randbits(31) if body.seed is None else body.seed
     return [
         Choice(
-            Request(Ids(ids), sampling_of(body, seed + i, longest), drafts.acceptance),
+            Request(
+                Ids(ids), sampling_of(body, seed + i, longest), drafts.acceptance, logprobs=told
+            ),
             drafts,
             prompts.text(ids, body.stops),
         )

@@ -73,6 +73,10 @@ class Prompts:
         self.check_ids("tokens", ids)
         return str(self._tokenizer.decode(ids))
 
+    def name(self, token: int) -> str:
+        """The text of one token; U+FFFD stands for a part of a character."""
+        return str(self._tokenizer.decode([token]))
+
     def text(self, prompt: list[int], stops: list[str]) -> Text:
         """An empty text that goes on after `prompt`."""
         return Text(self._tokenizer.detokenizer, prompt, stops)

@@ -24,6 +24,7 @@ from drafter_mlx.http.fields import (
     CompletionBody,
     DetokenizeBody,
     TokenizeBody,
+    logprobs_of,
     parse,
 )
 from drafter_mlx.http.front import Front
@@ -84,6 +85,7 @@ class Server:
         head = Head(
             chat, f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}", int(time.time()),
             front.model_name(), front.fingerprint, seed, body.choices, bool(body.return_token_ids),
+            None if logprobs_of(body) is None else office.prompts.name,
         )  # fmt: skip
         source = deltas(office.reception, choices)
         if not body.stream:

@@ -45,6 +45,7 @@ class _Teller:
         self._extra: dict[str, Any] = {"usage": None} if with_usage else {}
         self._greeted = set[int]()
         self._ended: dict[int, Ended] = {}
+        self._told: dict[int, int] = {}  # characters of the tokens told of
 
     @property
     def ended(self) -> list[Ended]:
@@ -56,13 +57,20 @@ class _Teller:
         if head.chat and index not in self._greeted:
             self._greeted.add(index)
             yield head.greeting(index, **self._extra)
-        if delta.text or (delta.tokens and head.with_ids):
-            yield head.chunk(index, delta.text, delta.tokens, **self._extra)
+        if delta.text or (delta.told and head.tells):
+            yield head.chunk(index, delta.text, delta.told, offset=self._offset(delta),
+                             **self._extra)  # fmt: skip
         if delta.ended is not None:
             self._ended[index] = delta.ended
             last = len(self._ended) == self._count
             closing = head.closing(self.ended) if last else {}
             yield head.chunk(index, "", (), delta.finish, **self._extra, **closing)
+
+    def _offset(self, delta: Delta) -> int:
+        """Where the tokens of a delta begin."""
+        start = self._told.get(delta.index, 0)
+        self._told[delta.index] = start + self._head.length(delta.told)
+        return start
 
 
 class Stream(EventSourceResponse):

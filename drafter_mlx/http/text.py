@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from bus.packed import Logprob
+from drafter_mlx.http.logprobs import Told
+
 CONTEXT = 8
 """Last tokens of the prompt that a detokenizer reads first: a text in the middle of another keeps
 its leading space."""
@@ -17,6 +20,8 @@ class Text:
         """True once a stop string was reached; it is not part of the text."""
         self.tokens: list[int] = []
         """Those the text was made of, up to the one that completed a stop string."""
+        self.logprobs: list[Logprob | None] = []
+        """Of each of them."""
         self._detokenizer = detokenizer
         self._stops = stops
         self._held = ""
@@ -24,15 +29,21 @@ class Text:
             detokenizer.add_token(token)
         _ = detokenizer.last_segment
 
-    def add(self, token: int, shown: bool = True) -> str:
+    def add(self, token: int, shown: bool = True, logprob: Logprob | None = None) -> str:
         """What is sure after one more token. An end id is counted, and not `shown`."""
         if self.stopped:
             return ""
         self.tokens.append(token)
+        self.logprobs.append(logprob)
         if not shown:
             return ""
         self._detokenizer.add_token(token)
         return self._sure(self._detokenizer.last_segment)
+
+    @property
+    def told(self) -> Told:
+        """The tokens with their logprobs."""
+        return list(zip(self.tokens, self.logprobs, strict=True))
 
     def end(self) -> str:
         """The rest: no more tokens will come."""

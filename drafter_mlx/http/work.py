@@ -8,6 +8,7 @@ from functools import partial
 from drafter_mlx.config import Drafts
 from drafter_mlx.desk import Over
 from drafter_mlx.http.answers import Ended, Finish
+from drafter_mlx.http.logprobs import Told
 from drafter_mlx.http.metrics import Watch
 from drafter_mlx.http.problems import problem_of, unavailable
 from drafter_mlx.http.reception import Entry, Reception
@@ -33,7 +34,7 @@ class Delta:
 
     index: int
     text: str
-    tokens: Sequence[int]
+    told: Told
     ended: Ended | None = None
 
     @property
@@ -62,7 +63,7 @@ async def deltas(reception: Reception, choices: Sequence[Choice]) -> AsyncGenera
             left -= delta.ended is not None
             if choices[index].text.stopped and not delta.ended:
                 reception.dismiss(entries[index])
-            if delta.text or delta.tokens or delta.ended:
+            if delta.text or delta.told or delta.ended:
                 yield delta
     finally:
         for entry in entries:
@@ -74,15 +75,16 @@ def _put(events: asyncio.Queue[Event], index: int, event: Piece | Over) -> None:
 
 
 def _delta(index: int, text: Text, event: Piece | Over, said: str) -> Delta:
-    known = len(text.tokens)
+    before = len(text.tokens)
     if isinstance(event, Piece):
-        parts = zip(event.tokens, event.origins, strict=True)
-        more = "".join(text.add(token, shown=origin != "end") for token, origin in parts)
-        return Delta(index, more, text.tokens[known:])
+        logprobs = event.logprobs or [None] * len(event.tokens)
+        parts = zip(event.tokens, event.origins, logprobs, strict=True)
+        more = "".join(text.add(token, origin != "end", known) for token, origin, known in parts)
+        return Delta(index, more, text.told[before:])
     if event.error is not None and not text.stopped:
         raise problem_of(event.error)
     rest = text.end()
     finish = "stop" if text.stopped else event.finish
     if finish is None:
         raise unavailable("the text was given up")
-    return Delta(index, rest, (), Ended(said + rest, text.tokens, finish, event.stats))
+    return Delta(index, rest, (), Ended(said + rest, text.told, finish, event.stats))
