@@ -14,11 +14,12 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/draftbus-bench demo
 
+# Two workers of one compute thread each: threads that share a core wait for each other.
 test: .venv/ready
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(MAKE) test
