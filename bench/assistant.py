@@ -25,7 +25,7 @@ from drafter_mlx.config import Config, Drafts
 from drafter_mlx.daemon import Daemon
 from drafter_mlx.model import load
 from drafter_mlx.request import shared_word
-from strategies.drafting import Options
+from strategies.drafting import OPTIONS, Options
 
 SECRET = "a benchmark's second drafter"
 SHARED = shared_word(SECRET)
@@ -49,9 +49,6 @@ class Second:
         known = {key: value for key, value in self.options.items() if key in OPTIONS}
         flags = {**named, **known}
         return [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
-
-
-OPTIONS = ("num_draft_tokens", "window", "branches", "step_nodes")
 
 
 @contextmanager

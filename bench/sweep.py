@@ -17,11 +17,12 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from bench import cells, workloads
-from bench.assistant import OPTIONS, SHARED
+from bench.assistant import SHARED
 from bench.cells import Cell, Choice, Settings, Unit
 from bench.crew import Crew
 from bench.workloads import Prompt
 from bus.errors import BadSetup
+from strategies.drafting import OPTIONS
 
 RUNS, PASSES = "runs.jsonl", "passes.jsonl"
 WITHIN_S = 600.0

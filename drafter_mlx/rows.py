@@ -16,12 +16,13 @@ from bus.messages import Sampling, Top
 from bus.packed import Biases, Ids, Logprob
 from drafter_mlx import logprobs as told
 from drafter_mlx.config import Drafts
-from drafter_mlx.session import MAX_CHILDREN, Request
+from drafter_mlx.request import Request
+from drafter_mlx.session import MAX_CHILDREN
+from strategies.drafting import OPTIONS
 
 Row = dict[str, Any]
 _PROMPT = ("prompt", "prompt_ids", "committed_ids", "lockstep", "logprobs")
 _DRAFTS = ("drafting", "acceptance")
-_OPTIONS = ("num_draft_tokens", "window", "branches", "step_nodes")
 _SAMPLING = {field.name: field.type for field in msgspec.structs.fields(Sampling)}
 Count = Annotated[int, msgspec.Meta(ge=1, le=256)]
 Children = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHILDREN)]
@@ -76,7 +77,7 @@ def make_job(
 ) -> Job:
     """A row over the flags; BadSetup names the field that cannot be used."""
     where = f"prompt {number + 1}"
-    known = {*_PROMPT, *_SAMPLING, *_DRAFTS, *_OPTIONS}
+    known = {*_PROMPT, *_SAMPLING, *_DRAFTS, *OPTIONS}
     if unknown := sorted(set(row) - known):
         raise BadSetup(
             f"{where}: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}"
@@ -108,7 +109,7 @@ def _prompt(where: str, row: Row, encoder: Encoder) -> Ids:
 
 
 def _drafts(where: str, row: Row, drafts: Drafts) -> Drafts:
-    kinds = {name: Children if name == "branches" else Count for name in _OPTIONS}
+    kinds = {name: Children if name == "branches" else Count for name in OPTIONS}
     options = {name: _field(where, name, row[name], kinds[name]) for name in kinds if name in row}
     names = {name: _field(where, name, row[name], str) for name in _DRAFTS if name in row}
     drafts = replace(drafts, **names, options=replace(drafts.options, **options))

@@ -27,10 +27,9 @@ from drafter_mlx.conversation import Conversation
 from drafter_mlx.experience import Experience
 from drafter_mlx.session import Piece, Request, Session
 from strategies.costs import Costs
-from strategies.drafting import Options
+from strategies.drafting import OPTIONS, Options
 from verifier_cuda.registry import Reply
 
-OPTIONS = ("num_draft_tokens", "window", "branches", "step_nodes")
 FIELDS: dict[str, list[Any]] = {
     "prompt": [Ids([1]), Ids([5, 0, 5]), Ids([7, 2, 9, 4, 4, 1, 3, 8, 6])],
     "max_tokens": [1, 9, 50, 90],

@@ -147,6 +147,22 @@ def test_a_guest_that_leaves_or_reads_nothing_is_no_more_told() -> None:
         assert verifier.free == 2
 
 
+def test_a_guest_that_has_left_is_not_said_to_be_late() -> None:
+    verifier = greeted()
+    offer = joined(verifier)
+    verifier.step()
+    session = verifier.session()
+    for _ in range(2):
+        replies(verifier, replace(guess(session.tree.tokens, [1], session=offer.session),
+                                  turnaround_us=10), GUEST)  # fmt: skip
+        verifier.step()
+    replies(verifier, Close(offer.session), GUEST)
+    before = session.sources[1].pace.arrives.value
+    for turn in range(5):
+        verifier.step(100.0 + turn)
+    assert session.sources[1].pace.arrives.value == before
+
+
 def test_a_session_ends_with_its_opener() -> None:
     verifier = greeted()
     offer = joined(verifier)

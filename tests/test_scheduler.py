@@ -254,7 +254,7 @@ def test_every_guess_along_a_committed_text_teaches_about_its_drafter() -> None:
     wrong = next(token for token in range(1, VOCAB) if token not in right)
     verifier.say(guess([1], [wrong, right[0], right[1], 9], [0, 0, 2, 1]))
     verifier.step(9.0)
-    pace, seen = verifier.session().pace, Calibration()
+    pace, seen = verifier.session().sources[0].pace, Calibration()
     for rank, hit in [(0, False), (1, True), (0, True)]:
         seen.saw(rank, 0.9, hit)
     assert pace.calibration.to_json() == seen.to_json(), "nothing of 9, whose parent was wrong"

@@ -25,12 +25,14 @@ def serving(*numbers: int, **fields: object) -> Verifier:
 
 def know(verifier: Verifier, **measured: float) -> None:
     """Let the drafter of all sessions be known."""
-    verifier.session().pace.__dict__.update(vars(paced(**measured)))
+    verifier.session().sources[0].pace.__dict__.update(vars(paced(**measured)))
 
 
 def measured(verifier: Verifier) -> dict[str, Mean]:
     """All that is believed of the drafter's pace."""
-    return {k: v for k, v in vars(verifier.session().pace).items() if isinstance(v, Mean)}
+    return {
+        k: v for k, v in vars(verifier.session().sources[0].pace).items() if isinstance(v, Mean)
+    }
 
 
 def passes(verifier: Verifier, count: int) -> list[int]:
@@ -55,7 +57,7 @@ def test_the_first_draft_however_late_tells_whether_the_next_is_worth_a_wait() -
     assert len(verifier.step(0.0, 1.0)) == 1
     late = replace(guess([1], [5]), turnaround_us=125_000)
     verifier.say(late, 1.0)
-    pace = verifier.session().pace
+    pace = verifier.session().sources[0].pace
     assert pace.turnaround_s.value == pytest.approx(0.125)
     assert verifier.step(1.0) == [], "the answer to the last Commit is due at 1.125"
     assert verifier.scheduler.patience_s(1.0) > 0
@@ -78,7 +80,7 @@ def test_a_measured_turnaround_is_waited_for_where_it_pays() -> None:
 def test_what_was_waited_for_in_vain_is_expected_less() -> None:
     verifier = serving(1)
     know(verifier, alpha=0.5, turnaround_s=0.125, interval_s=0.0625)
-    pace = verifier.session().pace
+    pace = verifier.session().sources[0].pace
     assert verifier.step(0.1) == []
     assert len(verifier.step(0.625)) == 1
     assert pace.turnaround_s.value > 0.625, "it takes longer than that"
@@ -86,7 +88,7 @@ def test_what_was_waited_for_in_vain_is_expected_less() -> None:
     know(verifier, alpha=0.5, turnaround_s=0.125, interval_s=0.0625)
     verifier.say(guess(verifier.session().tree.tokens, [1]), 0.625)
     verifier.step(9.0)
-    assert verifier.session().pace.growth.value < 1.0, "nothing followed the first draft"
+    assert verifier.session().sources[0].pace.growth.value < 1.0, "nothing followed the first draft"
 
 
 def test_a_drafter_that_falls_silent_is_soon_not_waited_for() -> None:
@@ -188,7 +190,7 @@ def test_a_drafter_in_lockstep_that_falls_silent_is_given_up() -> None:
 
 def test_a_silent_drafter_in_lockstep_keeps_nobody_else_waiting() -> None:
     verifier = serving(2)
-    verifier.session(2).pace.turnaround_s.at_least(100.0)
+    verifier.session(2).sources[0].pace.turnaround_s.at_least(100.0)
     verifier.say(replace(opening([1], max_tokens=9), lockstep=True))
     replies = verifier.step(0.1, 0.01)
     assert [reply.message.session for reply in replies] == [2]

@@ -7,7 +7,7 @@ from bus.packed import Ids, Logprobs
 from strategies.acceptance import Acceptance, Rows, TargetView, Verdict
 from strategies.penalties import Adjustment
 from strategies.tree import DraftTree, Node
-from verifier_cuda.planner import Pace, Prospect, Selection, select
+from verifier_cuda.planner import Prospect, Selection, select
 from verifier_cuda.source import Progress, Source
 
 _LOCKSTEP_S = 0.5
@@ -83,12 +83,11 @@ class Session:
 
     def source(self, peer: bytes) -> Source:
         """The part of a drafter that is here."""
-        return next(source for source in self.sources if source.peer == peer and source.present)
+        return next(source for source in self._here if source.peer == peer)
 
     @property
-    def pace(self) -> Pace:
-        """What the drafts of the session's opener have taught."""
-        return self.sources[0].pace
+    def _here(self) -> list[Source]:
+        return [source for source in self.sources if source.present]
 
     @property
     def _progress(self) -> Progress:
@@ -112,13 +111,13 @@ class Session:
         """The best that waiting for drafts promises, when a pass takes `pass_s`."""
         if self.opened.lockstep:
             return None
-        found = [source.prospect(self._progress, pass_s, now) for source in self.sources]
+        found = [source.prospect(self._progress, pass_s, now) for source in self._here]
         prospects = [one for one in found if one is not None]
         return max(prospects, key=lambda one: one.saved_s - one.at, default=None)
 
     def starts(self, now: float) -> None:
         """A pass starts with what is there; learn from what is not."""
-        for source in () if self.opened.lockstep else self.sources:
+        for source in () if self.opened.lockstep else self._here:
             source.starts(self._progress, now)
 
     def select(self, width: int) -> Selection:
@@ -156,7 +155,7 @@ class Session:
         self._learn(tokens)
         self._credit(selection, verdict.accepted[:accepted])
         self.tree.advance(tokens)
-        for source in () if len(self.tree) else self.sources:
+        for source in () if len(self.tree) else self._here:
             source.missed(self.tree.tip, now)
         self.committed_at = now
         commit = Commit(self.id, position, Ids(tokens), accepted, len(rows.tokens), self.finish,

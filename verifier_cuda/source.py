@@ -114,7 +114,7 @@ class Source:
 
     def prospect(self, session: Progress, pass_s: float, now: float) -> Prospect | None:
         """What waiting for its drafts promises, when a pass takes `pass_s`."""
-        due = self._due(session, now) if self.present else None
+        due = self._due(session, now)
         if due is None or now >= due.at + self.pace.slack_s:
             return None
         return prospect(self.pace, due.path, due.at, pass_s, now)

@@ -179,8 +179,10 @@ class Head:
         return self.with_ids or self.names is not None
 
     def length(self, told: Told) -> int:
-        """Characters of tokens, one by one; 0 where nobody asks."""
-        return sum(len(self.names(token)) for token, _ in told) if self.names else 0
+        """Characters of tokens, one by one; 0 where nobody asks, as in chats."""
+        if self.names is None or self.chat:
+            return 0
+        return sum(len(self.names(token)) for token, _ in told)
 
     def whole(self, ended: Sequence[Ended]) -> ChatAnswer | Completion:
         """The answer that holds all choices, in order."""

@@ -11,12 +11,12 @@ from drafter_mlx.http.fields import MAX_CHOICES, ChatBody, CompletionBody, logpr
 from drafter_mlx.http.problems import wrong
 from drafter_mlx.http.prompts import Prompts
 from drafter_mlx.http.work import Choice
-from drafter_mlx.session import Request
+from drafter_mlx.request import Request
+from strategies.drafting import OPTIONS
 
 DEFAULT_TOKENS = 16
 """Of a completion, as OpenAI's; a chat's answer goes on to the model's limit."""
 _NAMES = ("drafting", "acceptance")
-_OPTIONS = ("num_draft_tokens", "window", "branches", "step_nodes")
 
 
 def choices_of(
@@ -51,7 +51,7 @@ def choices_of(
 
 def _drafts(body: ChatBody | CompletionBody, defaults: Drafts) -> Drafts:
     names = {name: getattr(body, name) for name in _NAMES if getattr(body, name)}
-    options = {name: getattr(body, name) for name in _OPTIONS if getattr(body, name)}
+    options = {name: getattr(body, name) for name in OPTIONS if getattr(body, name)}
     drafts = replace(defaults, **names, options=replace(defaults.options, **options))
     try:
         strategies.load("drafting", drafts.drafting)

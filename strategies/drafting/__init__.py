@@ -5,7 +5,7 @@ a model; the drafter's loop does what the returned step says.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
 from strategies.costs import Costs
@@ -25,6 +25,10 @@ class Options:
     candidates, and the width of a beam."""
     step_nodes: int = 4
     """Most nodes that a strategy feeds to the draft model at once."""
+
+
+OPTIONS = tuple(option.name for option in fields(Options))
+"""Their names."""
 
 
 class Outcome(NamedTuple):
